@@ -1,0 +1,13 @@
+"""The one exception for a mistake of the caller's. Standard library only."""
+
+
+class UsageError(ValueError):
+    """A mistake of the caller's: what was given, what is allowed, what to do, in one sentence.
+
+    The command line prints the sentence and exits with 2.
+    """
+
+
+def unknown(kind: str, given: object, allowed: list[str]) -> UsageError:
+    """The error for a name that no table has."""
+    return UsageError(f"unknown {kind} {given!r}: choose one of {', '.join(allowed)}")

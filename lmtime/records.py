@@ -1,0 +1,196 @@
+"""Measurements as rows: the only thing that passes from measuring to analysing.
+
+A study is a JSON Lines file, one row a Record; the conditions it was taken under stand in
+`provenance.jsonl` beside it, one object a run, joined by `run_id`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmtime.errors import UsageError
+
+SCHEMA = "lmtime/1"
+STEP = "step"  # owner and phase of the row for the whole step
+PHASES = ("forward", "backward", "optimizer", STEP)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One owner and phase of one configuration: how long, how sure, how much work.
+
+    `latency_ms` is a median and `_low`, `_high` its 95 % bootstrap interval; in a prediction
+    they are the roofline band and the quantiles are None. In the row of the step `latency_ms`
+    is the sum of the parts and `latency_ms_p50` the median of whole steps. `share` is the part
+    of the step. What was not measured is None, never 0. `quality` is empty, or says why this
+    row must not be used as a result.
+    """
+
+    run_id: str
+    study: str
+    kind: str  # "measured" or "predicted"
+    model: str  # a key of config.PRESETS
+    config: dict[str, object]  # the fields of the model's configuration
+    device: str  # "cpu", "cuda", or the key of hardware.GPUS that was predicted for
+    device_name: str
+    dtype: str
+    n_threads: int | None
+    owner: str
+    phase: str
+    latency_ms: float
+    latency_ms_low: float
+    latency_ms_high: float
+    share: float
+    share_low: float
+    share_high: float
+    latency_ms_p05: float | None = None
+    latency_ms_p25: float | None = None
+    latency_ms_p50: float | None = None
+    latency_ms_p75: float | None = None
+    latency_ms_p95: float | None = None
+    n: int | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    parameters: int | None = None
+    predicted_ms_low: float | None = None
+    predicted_ms_high: float | None = None
+    predicted_share: float | None = None
+    kernels: int | None = None
+    syncs: int | None = None
+    cache: str = "as in training"  # or "hot", "cold"
+    quality: str = ""
+
+    def to_row(self) -> dict[str, object]:
+        """A flat dictionary: the configuration's fields stand beside the record's own."""
+        row = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        config = row.pop("config")
+        return {**row, **{k: list(v) if isinstance(v, tuple) else v for k, v in config.items()}}
+
+    @classmethod
+    def from_row(cls, row: dict[str, object]) -> Record:
+        """The inverse of `to_row`: fields that Record does not know are the configuration's."""
+        own = {f.name for f in dataclasses.fields(cls)} - {"config"}
+        config = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k not in own}
+        return cls(config=config, **{k: v for k, v in row.items() if k in own})
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The conditions of one run: where, with what, how, when."""
+
+    run_id: str
+    command: str
+    time_utc: str
+    device: str
+    device_name: str
+    n_threads: int | None
+    versions: dict[str, str]
+    flags: dict[str, object] = field(default_factory=dict)
+    load_average: float | None = None  # of the last minute, before the run
+    driver: str | None = None
+    git_commit: str | None = None
+    corpus: dict[str, object] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)  # inflation, warm-up, batches, ...
+
+
+def document(command: str, provenance: dict, rows: list[dict], **more: object) -> dict:
+    """The JSON document that a command prints."""
+    return {"schema": SCHEMA, "command": command, "provenance": provenance, **more, "rows": rows}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the whole file or nothing: the text is put beside it, then moved into its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read_jsonl(path: Path) -> list[dict]:
+    """Rows of a JSON Lines file; no file is no rows."""
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise UsageError(
+                f"{path}, line {number} is not JSON ({error.msg}): delete that line or the file"
+            ) from None
+    return rows
+
+
+def append_jsonl(path: Path, rows: Iterable[dict]) -> None:
+    """Add rows to a JSON Lines file, all of them or none."""
+    lines = [json.dumps(row, allow_nan=False) for row in rows]
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    write_text(path, old + "".join(line + "\n" for line in lines))
+
+
+@dataclass(frozen=True)
+class Study:
+    """The rows of one study on one device, kept in `folder`."""
+
+    folder: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The JSON Lines file of the rows."""
+        return self.folder / f"{self.name}.jsonl"
+
+    @property
+    def provenance_path(self) -> Path:
+        """The JSON Lines file of the conditions, shared by the studies of a device."""
+        return self.folder / "provenance.jsonl"
+
+    def records(self) -> list[Record]:
+        """All rows that have been measured so far."""
+        return [Record.from_row(row) for row in read_jsonl(self.path)]
+
+    def has(self, model: str, config: dict[str, object], **conditions: object) -> bool:
+        """Whether a row of this configuration, taken under these conditions, is already there."""
+        return any(
+            r.model == model
+            and r.config == config
+            and all(getattr(r, name) == value for name, value in conditions.items())
+            for r in self.records()
+        )
+
+    def add(self, records: Iterable[Record], provenance: Provenance) -> None:
+        """Append one configuration. The conditions go first: no row is ever without its own."""
+        append_jsonl(self.provenance_path, [dataclasses.asdict(provenance)])
+        append_jsonl(self.path, [record.to_row() for record in records])
+
+
+def project_root(start: Path | None = None) -> Path:
+    """The folder of the study: the nearest one above `start` that holds `_toc.yml`, else `start`.
+
+    LMTIME_ROOT in the environment overrides it.
+    """
+    start = Path(os.environ.get("LMTIME_ROOT") or start or Path.cwd()).resolve()
+    return next((p for p in (start, *start.parents) if (p / "_toc.yml").exists()), start)
+
+
+def studies(name: str, root: Path | None = None) -> list[tuple[str, Study]]:
+    """Every set of rows of one study: ("this machine", ...) first, then the reference sets."""
+    root = root or project_root()
+    bases = {"this machine": root / "results", "reference": root / "data" / "results"}
+    return [
+        (label, Study(path.parent, name))
+        for label, base in bases.items()
+        for path in sorted(base.glob(f"*/{name}.jsonl"))
+    ]

@@ -1,0 +1,29 @@
+"""Every output layer under one signature: `layer(hidden, targets) -> OutputLoss(nll, loss)`.
+
+hidden is (..., hidden_size) and targets (...), ids sorted by frequency. `ignore_index`,
+`reduction` and `label_smoothing` mean what they mean in `torch.nn.functional.cross_entropy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lmtime.config import OUTPUT_LAYER_NAMES, AdaptiveSoftmaxConfig, GCNConfig
+from lmtime.softmax.adaptive import AdaptiveSoftmax
+from lmtime.softmax.full import FullSoftmax
+from lmtime.softmax.interface import OutputLayer, OutputLoss
+
+OUTPUT_LAYERS: dict[str, Callable[[GCNConfig], OutputLayer]] = {
+    "adaptive": lambda config: AdaptiveSoftmax(config.adaptive),
+    "full": lambda config: FullSoftmax(config.final_hidden_size, config.vocab_size),
+}
+assert set(OUTPUT_LAYERS) == set(OUTPUT_LAYER_NAMES), "config.py lists the names without torch"
+
+__all__ = [
+    "OUTPUT_LAYERS",
+    "AdaptiveSoftmax",
+    "AdaptiveSoftmaxConfig",
+    "FullSoftmax",
+    "OutputLayer",
+    "OutputLoss",
+]

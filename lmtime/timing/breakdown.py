@@ -1,0 +1,157 @@
+"""Where the time of a step goes: a mark at every change of owner, the parts sum to the step.
+
+Plain and instrumented steps take turns; the ratio of their times is the price of the marks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lmtime import records, stats
+from lmtime.timing.clock import Clock
+from lmtime.timing.ownership import OUTSIDE, Ownership
+from lmtime.timing.timer import Step, StopRule, spread, time_once, warm_up
+
+INFLATION_TOLD = 1.05  # above it the result says so
+INFLATION_REFUSED = 1.25  # above it the result is not one
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one owner had of a step, from one mark to the next."""
+
+    owner: str
+    phase: str
+    start_ms: float  # since the step began
+    duration_ms: float
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Samples of a step and of its parts: every sample is kept.
+
+    parts: (owner, phase) of each column of `samples_ms`, in the order they first ran.
+    samples_ms: (n_steps, n_parts), zero where a part did not occur in a step.
+    plain_ms: (n_steps,), the steps without marks that were taken in turn.
+    """
+
+    parts: tuple[tuple[str, str], ...]
+    samples_ms: np.ndarray
+    plain_ms: np.ndarray
+    n_warmup: int
+    warmed_up: bool
+    last_step: tuple[Span, ...] = field(repr=False, default=())
+
+    @property
+    def totals_ms(self) -> np.ndarray:
+        """Each instrumented step as the sum of its parts, (n_steps,)."""
+        return self.samples_ms.sum(axis=1)
+
+    @property
+    def inflation(self) -> tuple[float, float, float]:
+        """Instrumented over plain: median of the paired ratios and its 95 % interval."""
+        return stats.paired_ratio(self.totals_ms, self.plain_ms)
+
+    @property
+    def quality(self) -> str:
+        """Empty, or why this must not be used as a result."""
+        ratio, low, _ = self.inflation
+        if low > INFLATION_REFUSED:
+            return f"the marks slow the step {ratio:.2f} times"
+        if spread(self.plain_ms) > 0.25:
+            return f"the plain step spreads {100 * spread(self.plain_ms):.0f} % (IQR / median)"
+        return ""
+
+    def part(self, owner: str, phase: str | None = None) -> np.ndarray:
+        """Samples of an owner in ms, (n_steps,), of one phase or of all."""
+        columns = [i for i, p in enumerate(self.parts) if p[0] == owner and phase in (None, p[1])]
+        return self.samples_ms[:, columns].sum(axis=1)
+
+    def write_trace(self, path: Path) -> None:
+        """The last instrumented step as a Chrome trace (chrome://tracing, Perfetto)."""
+        events = [
+            {
+                "name": span.owner,
+                "cat": span.phase,
+                "ph": "X",
+                "pid": "step",
+                "tid": span.phase,
+                "ts": 1e3 * span.start_ms,
+                "dur": 1e3 * span.duration_ms,
+            }
+            for span in self.last_step
+        ]
+        records.write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def record_step(step: Step, ownership: Ownership, clock: Clock) -> tuple[Span, ...]:
+    """One instrumented call: the spans between marks, whose durations sum to the call."""
+    owners: list[tuple[str, str]] = [(OUTSIDE, "forward")]
+    marks: list[object] = []
+
+    def listen(owner: str, phase: str) -> None:
+        marks.append(clock.mark())
+        owners.append((owner, phase))
+
+    with ownership.watching(listen):
+        clock.synchronize()
+        marks.append(clock.mark())
+        step()
+        marks.append(clock.mark())
+    durations = clock.intervals_ms(marks)
+    starts = np.concatenate([[0.0], np.cumsum(durations)])
+    return tuple(
+        Span(owner, phase, float(start), float(duration))
+        for (owner, phase), start, duration in zip(owners, starts, durations, strict=False)
+    )
+
+
+def measure(
+    next_step: Callable[[], Step],
+    ownership: Ownership,
+    clock: Clock,
+    rule: StopRule | None = None,
+    *,
+    say: Callable[[int, float], None] = lambda n, spread: None,
+) -> Breakdown:
+    """Warm up, then sample plain and instrumented steps in turn until the spread is small.
+
+    next_step: gives the step to time next; the plain and the instrumented step of a pair are the
+    same one, so that both see the same tokens. say: told the number of pairs and the spread.
+    """
+    rule = rule or StopRule()
+    n_warmup, warmed_up = warm_up(lambda: next_step()(), clock)
+    record_step(next_step(), ownership, clock)  # the first marks create events and caches
+    plain: list[float] = []
+    steps: list[tuple[Span, ...]] = []
+    start = time.monotonic()
+    while not rule.is_over(plain, time.monotonic() - start):
+        step = next_step()
+        if len(plain) % 2:  # which of the two goes first alternates
+            steps.append(record_step(step, ownership, clock))
+            plain.append(time_once(step, clock))
+        else:
+            plain.append(time_once(step, clock))
+            steps.append(record_step(step, ownership, clock))
+        say(len(plain), spread(plain))
+    parts, samples = _columns(steps)
+    return Breakdown(parts, samples, np.asarray(plain), n_warmup, warmed_up, steps[-1])
+
+
+def _columns(steps: list[tuple[Span, ...]]) -> tuple[tuple[tuple[str, str], ...], np.ndarray]:
+    """The parts of all steps and the time of each in each step, (n_steps, n_parts)."""
+    column: dict[tuple[str, str], int] = {}
+    for spans in steps:
+        for span in spans:
+            column.setdefault((span.owner, span.phase), len(column))
+    samples = np.zeros((len(steps), len(column)))
+    for row, spans in enumerate(steps):
+        for span in spans:
+            samples[row, column[span.owner, span.phase]] += span.duration_ms
+    return tuple(column), samples

@@ -1,0 +1,246 @@
+"""Attribution against known truth: autograd functions that take a known time and write it down."""
+
+import time
+from collections import defaultdict
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lmtime.timing import Ownership, WallClock, record_step, region
+
+FORWARD_S, BACKWARD_S = 0.03, 0.06
+
+
+class Busy(torch.autograd.Function):
+    """Identity that takes a known time forward and backward, noted under a label."""
+
+    @staticmethod
+    def forward(ctx, x, label, truth):
+        ctx.label, ctx.truth = label, truth
+        ctx.save_for_backward(x)  # so that a checkpoint has something to recompute for
+        in_backward = torch._C._current_graph_task_id() != -1  # a checkpoint runs it again
+        _take(FORWARD_S, label, "backward" if in_backward else "forward", truth)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        _ = ctx.saved_tensors
+        _take(BACKWARD_S, ctx.label, "backward", ctx.truth)
+        return grad, None, None
+
+
+def _take(seconds, label, phase, truth):
+    start = time.perf_counter()
+    time.sleep(seconds)
+    truth[label, phase] = truth.get((label, phase), 0.0) + 1e3 * (time.perf_counter() - start)
+
+
+class Layer(nn.Module):
+    def __init__(self, label, truth):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+        self.label, self.truth = label, truth
+
+    def forward(self, x):
+        return Busy.apply(x * self.scale, self.label, self.truth)
+
+
+def spans_of(model, owners, loss_of, optimizer=None):
+    """Time of each (owner, phase) in one instrumented step, and what the layers noted of it.
+
+    Of three steps the one the machine disturbed least counts: the shortest.
+    """
+    ownership = Ownership(model, owners, optimizer)
+    truth = getattr(model, "truth", {})
+
+    def step():
+        truth.clear()
+        loss_of().backward()
+        if optimizer is not None:
+            optimizer.step()
+
+    step()  # the first calls of autograd and of a checkpoint are slow
+    runs = []
+    for _ in range(3):
+        spans = record_step(step, ownership, WallClock())
+        found = defaultdict(float)
+        for span in spans:
+            found[span.owner, span.phase] += span.duration_ms
+        end_to_end = spans[-1].start_ms + spans[-1].duration_ms - spans[0].start_ms
+        assert sum(found.values()) == pytest.approx(end_to_end, rel=1e-9), "the parts are the step"
+        runs.append((end_to_end, found, dict(truth)))
+    return min(runs, key=lambda run: run[0])[1:]
+
+
+def assert_owners_match(found, truth, labels):
+    for label in labels:
+        for phase in ("forward", "backward"):
+            want = truth[label, phase]
+            assert abs(found[label, phase] - want) <= max(1.0, 0.03 * want), (label, phase, want)
+    assert found["outside", "forward"] + found["outside", "backward"] <= 5.0
+
+
+class Net(nn.Module):
+    """Holds two layers under the names a and b; `wiring` says how they are called."""
+
+    def __init__(self, wiring, truth):
+        super().__init__()
+        self.truth = truth
+        self.a, self.b = Layer("a", truth), Layer("b", truth)
+        self.wiring = wiring
+
+    def forward(self, x):
+        return self.wiring(self, x)
+
+
+def reused(net, x):
+    return net.a(net.b(net.a(x))).sum()
+
+
+def branches(net, x):
+    return (net.a(x) + net.b(x)).sum()
+
+
+def in_place_activation(net, x):
+    return net.b(torch.relu_(net.a(x))).sum()
+
+
+def no_grad_input(net, x):
+    return net.b(net.a(x.detach())).sum()
+
+
+def recomputed(use_reentrant):
+    return lambda net, x: net.b(checkpoint(net.a, x, use_reentrant=use_reentrant)).sum()
+
+
+CASES = {
+    "a module used twice": reused,
+    "parallel branches": branches,
+    "an in-place activation": in_place_activation,
+    "an input that needs no gradient": no_grad_input,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_owner_has_the_time_its_layer_takes(case):
+    net = Net(CASES[case], {})
+    x = torch.ones(4, 8, requires_grad=case != "an input that needs no gradient")
+    found, truth = spans_of(net, {"a": "a", "b": "b"}, lambda: net(x))
+    assert_owners_match(found, truth, "ab")
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_recomputation_belongs_to_the_recomputed_layer_and_its_backward(use_reentrant):
+    net = Net(recomputed(use_reentrant), {})
+    x = torch.ones(4, 8, requires_grad=True)
+    found, truth = spans_of(net, {"a": "a", "b": "b"}, lambda: net(x))
+    assert truth["a", "backward"] >= 1e3 * (FORWARD_S + BACKWARD_S), "the layer was run again"
+    assert_owners_match(found, truth, "ab")
+
+
+def test_a_module_that_returns_a_dictionary_is_seen():
+    class DictLayer(Layer):
+        def forward(self, x):
+            return {"out": super().forward(x)}
+
+    net = Net(lambda net, x: net.b(net.a(x)["out"]).sum(), {})
+    net.a = DictLayer("a", net.truth)
+    found, truth = spans_of(net, {"a": "a", "b": "b"}, lambda: net(torch.ones(4, 8)))
+    assert_owners_match(found, truth, "ab")
+
+
+def test_functional_work_in_the_parent_is_the_parents():
+    truth = {}
+    net = Net(lambda net, x: Busy.apply(net.a(x), "parent", truth).sum() + net.b(x).sum(), truth)
+    owners = {"": "parent", "a": "a", "b": "b"}
+    found, truth = spans_of(net, owners, lambda: net(torch.ones(4, 8, requires_grad=True)))
+    assert_owners_match(found, truth, ("a", "b", "parent"))
+
+
+def test_a_region_owns_its_forward_and_its_backward():
+    truth = {}
+    net = Net(lambda net, x: net.a(x), truth)
+
+    def loss():
+        hidden = net(torch.ones(4, 8))
+        with region("criterion"):
+            return Busy.apply(hidden, "criterion", truth).sum()
+
+    found, truth = spans_of(net, {"a": "a"}, loss)
+    assert_owners_match(found, truth, ("a", "criterion"))
+
+
+def test_a_region_costs_nothing_outside_a_measurement():
+    with region("anything"):
+        assert torch.ones(1).sum() == 1
+
+
+def test_the_embeddings_weight_gradient_is_seen():
+    """Module backward hooks give an embedding next to nothing: its input needs no gradient."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(60_000, 256)
+            self.head = nn.Linear(256, 8)
+
+        def forward(self, tokens):
+            return self.head(self.embedding(tokens)).sum()
+
+    model = Model()
+    tokens = torch.randint(0, 60_000, (4, 64))
+
+    def backward_of_embedding_ms():
+        rows = model.embedding(tokens)
+        start = time.perf_counter()
+        torch.autograd.grad(rows, model.embedding.weight, torch.ones_like(rows))
+        return 1e3 * (time.perf_counter() - start)
+
+    alone = sorted(backward_of_embedding_ms() for _ in range(5))[1]
+    found, _ = spans_of(model, {"embedding": "embedding", "head": "head"}, lambda: model(tokens))
+    assert found["embedding", "backward"] >= 0.3 * alone > 0.3
+
+
+def test_a_tied_weight_belongs_to_its_first_owner_and_both_uses_are_seen():
+    net = Net(lambda net, x: net.b(net.a(x)).sum(), {})
+    net.b.scale = net.a.scale
+    found, truth = spans_of(net, {"a": "a", "b": "b"}, lambda: net(torch.ones(4, 8)))
+    assert_owners_match(found, truth, "ab")
+    assert Ownership(net, {"a": "a", "b": "b"}).owner_of_parameter(net.b.scale) == "a"
+
+
+def test_the_optimizer_is_a_phase_and_an_owner_of_its_own():
+    class SlowSGD(torch.optim.SGD):
+        def step(self, closure=None):
+            time.sleep(0.02)
+            return super().step(closure)
+
+    net = Net(branches, {})
+    optimizer = SlowSGD(net.parameters(), lr=0.1)
+    found, _ = spans_of(net, {"a": "a", "b": "b"}, lambda: net(torch.ones(4, 8)), optimizer)
+    assert 20 <= found["optimizer", "optimizer"] <= 25
+
+
+def test_hooks_are_gone_after_a_measurement():
+    net = Net(branches, {})
+    backward = torch.autograd.backward
+    record_step(lambda: net(torch.ones(4, 8)).backward(), Ownership(net, {"a": "a"}), WallClock())
+    assert torch.autograd.backward is backward
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_only_one_measurement_at_a_time():
+    net = Net(branches, {})
+    ownership = Ownership(net, {})
+    with ownership.watching(lambda owner, phase: None), pytest.raises(RuntimeError, match="one at"):
+        record_step(lambda: None, ownership, WallClock())
+
+
+def test_an_error_in_the_step_leaves_no_hook():
+    net = Net(lambda net, x: 1 / 0, {})
+    ownership = Ownership(net, {"a": "a"})
+    with pytest.raises(ZeroDivisionError):
+        record_step(lambda: net(torch.ones(1)), ownership, WallClock())
+    record_step(lambda: None, ownership, WallClock())
