@@ -122,6 +122,11 @@ class GCNConfig:
         return self.batch_size * self.seq_len
 
     @property
+    def widens(self) -> bool:
+        """Whether the last layer changes the width, so that its residual is projected."""
+        return self.final_hidden_size != self.hidden_size
+
+    @property
     def adaptive(self) -> AdaptiveSoftmaxConfig:
         """The partition of the vocabulary that the adaptive output layers use."""
         return AdaptiveSoftmaxConfig(

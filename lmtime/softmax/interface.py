@@ -88,7 +88,7 @@ class OutputLayer(nn.Module):
                 f"hidden of shape {tuple(hidden.shape)} needs targets of shape "
                 f"{tuple(hidden.shape[:-1])}, not {tuple(targets.shape)}"
             )
-        rows, flat = hidden.reshape(-1, self.hidden_size), targets.reshape(-1)
+        rows, flat = hidden.reshape(-1, self.hidden_size).contiguous(), targets.reshape(-1)
         nll, loss = self.loss(*self.token_nll(rows, flat), flat)
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)

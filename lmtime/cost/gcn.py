@@ -1,0 +1,111 @@
+"""Costs of the gated convolutional network, layer by layer, as torch executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lmtime.cost import operators as op
+from lmtime.cost.operators import Conv, traffic
+from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows
+from lmtime.cost.output_layers import parameters as output_layer_parameters
+
+OPTIMIZER = "optimizer"
+
+
+def gcn(shape: Any, tail_tokens: Sequence[float], *, value_bytes: float = 4) -> Rows:
+    """{(owner, phase): operators} of one training step.
+
+    shape: a GCNConfig or anything with its fields, numbers or Altair parameters; `n_layers` and
+    the number of cutoffs must be numbers. tail_tokens: targets in each tail cluster.
+    """
+    n = shape.batch_size * shape.seq_len
+    rows: Rows = {("embedding", "forward"): [op.embedding(n, shape.embedding_size, value_bytes)]}
+    rows |= _projection(shape, n, value_bytes)
+    for i in range(shape.n_layers):
+        rows |= _gated_conv(shape, i, value_bytes)
+    layer = OUTPUT_LAYER_COSTS[shape.output_layer]
+    rows |= layer(shape, n, tail_tokens, value_bytes)
+    rows["outside", "backward"] = [traffic(1, value_bytes)]  # the gradient of the loss is one
+    rows["embedding", "backward"] = [
+        op.embedding_backward(n, shape.vocab_size, shape.embedding_size, value_bytes)
+    ]
+    total = sum(parameters(shape).values())
+    rows[OPTIMIZER, OPTIMIZER] = [op.nesterov(total, value_bytes)]
+    return rows
+
+
+def parameters(shape: Any) -> dict[str, float]:
+    """{owner: number of trainable values}."""
+    counts = {
+        "embedding": shape.vocab_size * shape.embedding_size,
+        "input projection": (shape.embedding_size + 2) * shape.hidden_size,
+    }
+    for i in range(shape.n_layers):
+        d_in, d_out = _widths(shape, i)
+        counts[_conv_name(i)] = (d_in * shape.kernel_size + 2) * 2 * d_out
+        if _widens(shape, i):
+            counts[_conv_name(i)] += (d_in + 2) * d_out
+    return {**counts, "output layer": output_layer_parameters(shape)}
+
+
+def _conv_name(i: int) -> str:
+    return f"conv {i + 1}"
+
+
+def _widths(shape: Any, i: int) -> tuple[Any, Any]:
+    """Input and output width of convolution i: the last one ends in the final hidden size."""
+    is_last = i == shape.n_layers - 1
+    return shape.hidden_size, shape.final_hidden_size if is_last else shape.hidden_size
+
+
+def _widens(shape: Any, i: int) -> bool:
+    """Whether the residual of convolution i is projected because the width changes."""
+    return shape.widens and i == shape.n_layers - 1
+
+
+def _projection(shape: Any, n: float, b: float) -> Rows:
+    d_in, d_out = shape.embedding_size, shape.hidden_size
+    # Behind a projected residual the gradient arrives channel by channel and is copied into rows.
+    copied = [traffic(2 * n * d_out, b)] if shape.widens else []
+    return {
+        ("input projection", "forward"): [
+            op.weight_norm(d_in * d_out, d_out, b),
+            *op.linear(n, d_in, d_out, b),
+        ],
+        ("input projection", "backward"): [
+            *copied,
+            *op.linear_backward(n, d_in, d_out, b),
+            op.weight_norm_backward(d_in * d_out, d_out, b),
+        ],
+    }
+
+
+def _gated_conv(shape: Any, i: int, b: float) -> Rows:
+    d_in, d_out = _widths(shape, i)
+    batch_size, seq_len = shape.batch_size, shape.seq_len
+    n, padded_len = batch_size * seq_len, seq_len + shape.kernel_size - 1
+    conv = Conv(batch_size, padded_len, seq_len, d_in, 2 * d_out, shape.kernel_size)
+    padding = traffic(batch_size * (seq_len + padded_len) * d_in, b)
+    forward = [
+        padding,
+        op.weight_norm(conv.weights, conv.d_out, b),
+        op.conv(conv, b),
+        traffic(3 * n * d_out, b),  # gated linear unit: two halves in, one out
+        traffic(3 * n * d_out, b),  # add the residual
+        traffic(2 * n * d_out, b),  # scale
+    ]
+    backward = [
+        traffic(2 * n * d_out, b),  # scale
+        traffic(5 * n * d_out, b),  # gated linear unit
+        *op.conv_backward(conv, b),
+        op.weight_norm_backward(conv.weights, conv.d_out, b),
+        padding,
+        traffic(3 * n * d_in, b),  # add the gradient of the residual
+    ]
+    if _widens(shape, i):
+        residual = Conv(batch_size, seq_len, seq_len, d_in, d_out, 1)
+        forward += [op.weight_norm(residual.weights, d_out, b), op.conv(residual, b)]
+        backward += op.conv_backward(residual, b)
+        backward += [op.weight_norm_backward(residual.weights, d_out, b)]
+    return {(_conv_name(i), "forward"): forward, (_conv_name(i), "backward"): backward}

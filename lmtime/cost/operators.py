@@ -1,0 +1,127 @@
+"""FLOPs and bytes of one executed operator. Plain arithmetic: numbers and Altair parameters alike.
+
+A FLOP is an addition or a multiplication of a matrix product or a convolution, so one
+multiply-add is two; elementwise work is not counted, its time follows its bytes. Bytes are the
+traffic an operator cannot avoid: each operand read once, each result written once, nothing kept
+between operators (eager execution). Ids are 8 bytes, masks 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ID_BYTES = 8  # int64
+MASK_BYTES = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Work of one operator, or of several added up."""
+
+    flops: float
+    bytes: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+    def __radd__(self, zero: int) -> Cost:
+        """So that `sum` starts from its 0."""
+        return self
+
+
+def traffic(values: float, value_bytes: float, *, ids: float = 0, masks: float = 0) -> Cost:
+    """An operator that only moves: values, ids and masks read or written."""
+    return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES)
+
+
+def matmul(rows: float, inner: float, columns: float, value_bytes: float) -> Cost:
+    """(rows, inner) @ (inner, columns)."""
+    values = rows * inner + inner * columns + rows * columns
+    return Cost(2 * rows * inner * columns, values * value_bytes)
+
+
+def linear(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
+    """Forward of a linear layer with bias."""
+    product = matmul(rows, d_in, d_out, value_bytes)
+    return [product + traffic(d_out, value_bytes)]
+
+
+def matmul_backward(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
+    """Weight and input gradient of (rows, d_in) @ (d_in, d_out)."""
+    return [matmul(d_out, rows, d_in, value_bytes), matmul(rows, d_out, d_in, value_bytes)]
+
+
+def linear_backward(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
+    """Weight, input and bias gradient."""
+    bias = traffic(rows * d_out + d_out, value_bytes)
+    return [*matmul_backward(rows, d_in, d_out, value_bytes), bias]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution over time with bias: n_in positions of each sequence give n_out."""
+
+    batch_size: float
+    n_in: float
+    n_out: float
+    d_in: float
+    d_out: float
+    kernel_size: float
+
+    @property
+    def weights(self) -> float:
+        """Values of the kernel."""
+        return self.d_out * self.d_in * self.kernel_size
+
+    @property
+    def flops(self) -> float:
+        """Each output position sees every tap; the two gradients cost as much each."""
+        return 2 * self.batch_size * self.n_out * self.weights
+
+
+def conv(shape: Conv, value_bytes: float) -> Cost:
+    """Forward."""
+    values = (
+        shape.batch_size * (shape.n_in * shape.d_in + shape.n_out * shape.d_out)
+        + shape.weights
+        + shape.d_out
+    )
+    return Cost(shape.flops, values * value_bytes)
+
+
+def conv_backward(shape: Conv, value_bytes: float) -> list[Cost]:
+    """Input, weight and bias gradient: three kernels that each read the incoming gradient."""
+    incoming = shape.batch_size * shape.n_out * shape.d_out
+    x = shape.batch_size * shape.n_in * shape.d_in
+    product = Cost(shape.flops, (incoming + x + shape.weights) * value_bytes)
+    return [product, product, traffic(incoming + shape.d_out, value_bytes)]
+
+
+def weight_norm(weights: float, n_norms: float, value_bytes: float) -> Cost:
+    """Direction and length read, weight and norms written."""
+    return traffic(2 * weights + 2 * n_norms, value_bytes)
+
+
+def weight_norm_backward(weights: float, n_norms: float, value_bytes: float) -> Cost:
+    """Gradient, direction, lengths and norms read; two gradients written."""
+    return traffic(3 * weights + 3 * n_norms, value_bytes)
+
+
+def embedding(n_tokens: float, width: float, value_bytes: float) -> Cost:
+    """Rows of the table are copied, not the table."""
+    return traffic(2 * n_tokens * width, value_bytes, ids=n_tokens)
+
+
+def embedding_backward(
+    n_tokens: float, vocab_size: float, width: float, value_bytes: float
+) -> Cost:
+    """Dense: the whole table is zeroed, then a row is read and written for each token."""
+    return traffic((vocab_size + 3 * n_tokens) * width, value_bytes, ids=n_tokens)
+
+
+def nesterov(parameters: float, value_bytes: float) -> Cost:
+    """torch's SGD with Nesterov momentum, not fused.
+
+    Four passes: scale the buffer (2), add the gradient to it (3), look ahead (3), update (3).
+    """
+    return traffic(11 * parameters, value_bytes)
