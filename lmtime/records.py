@@ -20,6 +20,15 @@ SCHEMA = "lmtime/1"
 STEP = "step"  # owner and phase of the row for the whole step
 PHASES = ("forward", "backward", "optimizer", STEP)
 
+GROUPS = ("embedding", "body", "output layer", "optimizer", "outside")
+
+
+def group_of(owner: str) -> str:
+    """The group of a report that an owner is folded into; the loss goes with the output layer."""
+    if owner == "loss":
+        return "output layer"
+    return owner if owner in GROUPS else "body"
+
 
 @dataclass(frozen=True)
 class Record:

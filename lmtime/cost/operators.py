@@ -21,6 +21,11 @@ class Cost:
     flops: float
     bytes: float
 
+    @property
+    def only_moves(self) -> bool:
+        """Whether there is no arithmetic that counts; never of an Altair parameter."""
+        return isinstance(self.flops, int | float) and self.flops == 0
+
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 

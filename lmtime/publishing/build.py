@@ -1,0 +1,78 @@
+"""Build the book with jupyter-book, say in three lines what it shows, serve it."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from lmtime.errors import UsageError
+from lmtime.records import STEP, Record, project_root, read_jsonl, studies
+
+PORT = 8000
+
+
+def build_book(*, say: Callable[[str], None]) -> Path:
+    """Run `jupyter-book build` from clean, warnings as errors; returns the first page.
+
+    RuntimeError with the last lines it printed when it fails.
+    """
+    root = project_root()
+    if not (root / "_config.yml").exists():
+        raise UsageError(f"{root} holds no _config.yml: call this in a checkout of the project")
+    say("building the book")
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(root)]
+    done = subprocess.run(
+        [*command, "--all", "-n", "-W", "--keep-going", "-q"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.strip().splitlines()[-30:])
+        raise RuntimeError(f"jupyter-book failed:\n{tail}")
+    return root / "_build" / "html" / "index.html"
+
+
+def headline() -> list[str]:
+    """What was measured here and where its time went: two lines, or one that says nothing was."""
+    found = [study for label, study in studies("profile") if label == "this machine"]
+    if not found:
+        return ["Nothing has been measured on this machine yet: `lmtime study` does it."]
+    return [line for study in found for line in _lines(study.records(), study.provenance_path)]
+
+
+def _lines(records: list[Record], provenance_path: Path) -> list[str]:
+    first = next(r for r in records if r.owner == STEP)
+    rows = [r for r in read_jsonl(provenance_path) if r["run_id"] == first.run_id]
+    groups = rows[0]["notes"]["groups"]
+    config = first.config
+    shares = ", ".join(
+        f"{name} {100 * g['share']:.0f} % ({100 * g['share_low']:.0f} to "
+        f"{100 * g['share_high']:.0f})"
+        for name, g in groups.items()
+    )
+    return [
+        f"Measured: {first.model} with hidden size {config['hidden_size']} and an "
+        f"{config['output_layer']} softmax, {first.n} training steps of "
+        f"{config['batch_size']} x {config['seq_len']} tokens on {_device(first)}.",
+        f"Where the {first.latency_ms:.0f} ms of a step go: {shares}."
+        + (f" Not a result: {first.quality}." if first.quality else ""),
+    ]
+
+
+def _device(record: Record) -> str:
+    threads = f", {record.n_threads} threads" if record.n_threads else ""
+    return f"{record.device_name} ({record.device}{threads})"
+
+
+def serve(folder: Path, *, say: Callable[[str], None], port: int = PORT) -> None:
+    """Show a folder on the local host until interrupted."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        say(f"http://127.0.0.1:{port}/ (Ctrl-C ends it)")
+        server.serve_forever()

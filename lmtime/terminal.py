@@ -1,0 +1,108 @@
+"""Rows on a terminal: tables on standard output, progress on standard error.
+
+rich is imported when something is drawn: a command that prints JSON does without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+QUIET_S = 10  # off a terminal, progress is a line at most this often
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Gives a function that shows what is being done: a live line, or now and then a plain one."""
+    console = _console(stderr=True)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield status.update
+        return
+    last = -QUIET_S
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= QUIET_S:
+            last = time.monotonic()
+            console.print(text)
+
+    yield say
+
+
+def print_rows(rows: list[dict]) -> None:
+    """Any rows as a plain table."""
+    table = _table(*(str(name) for name in rows[0]))
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    _output(table)
+
+
+def print_profile(doc: dict) -> None:
+    """A measured breakdown: one line an owner and phase, the step last."""
+    table = _table("owner", "phase", "ms", "share %", "interval", "predicted %", "GFLOP", "MB")
+    for row in doc["rows"]:
+        table.add_row(
+            row["owner"],
+            row["phase"],
+            f"{row['latency_ms']:.2f}",
+            f"{100 * row['share']:.1f}",
+            f"{100 * row['share_low']:.1f} to {100 * row['share_high']:.1f}",
+            "" if row["predicted_share"] is None else f"{100 * row['predicted_share']:.1f}",
+            f"{row['flops'] / 1e9:.2f}" if row["flops"] else "",
+            f"{row['bytes'] / 1e6:.1f}" if row["bytes"] else "",
+        )
+    _output(table)
+    _output(f"{doc['rows'][0]['device_name']}, {doc['rows'][0]['n']} pairs of steps.")
+    for line in doc["summary"]:
+        _output(line)
+
+
+def print_prediction(doc: dict) -> None:
+    """A prediction: the roofline band of each part."""
+    table = _table("owner", "phase", "ms at least", "ms", "share %", "GFLOP", "MB")
+    for row in doc["rows"]:
+        table.add_row(
+            row["owner"],
+            row["phase"],
+            f"{row['latency_ms_low']:.4f}",
+            f"{row['latency_ms_high']:.4f}",
+            f"{100 * row['share']:.1f}",
+            f"{row['flops'] / 1e9:.3f}",
+            f"{row['bytes'] / 1e6:.2f}",
+        )
+    _output(table)
+    _output(
+        f"Predicted for {doc['provenance']['device']} by the roofline, from shapes alone: "
+        f"launches, waiting and inefficiency are not in it."
+    )
+
+
+def _table(*columns: str):
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < 2 else "right", overflow="fold")
+    return table
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(v) for v in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_text(v)}" for k, v in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _console(stderr: bool = False):
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False)
+
+
+def _output(renderable: object) -> None:
+    _console().print(renderable)

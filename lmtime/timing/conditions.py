@@ -1,0 +1,88 @@
+"""The conditions of a measurement: device, versions, flags, load."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import uuid
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from lmtime.errors import UsageError
+from lmtime.records import Provenance
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def find_device(name: str) -> str:
+    """ "cpu" or "cuda"; "auto" takes the GPU where torch sees one."""
+    if name not in DEVICES:
+        raise UsageError(f"unknown device {name!r}: choose one of {', '.join(DEVICES)}")
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device cuda was asked for and torch sees none: use --device cpu")
+    return name
+
+
+def device_name(device: str) -> str:
+    """What the maker calls it."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
+    return found.group(1).strip() if found else platform.processor() or platform.machine()
+
+
+def device_folder(device: str) -> str:
+    """Name of the folder of a device's results: the device and, on a CPU, the threads."""
+    name = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+    return name if device == "cuda" else f"{name}-{torch.get_num_threads()}-threads"
+
+
+def provenance(command: str, device: str, root: Path, **more: object) -> Provenance:
+    """The conditions of the run that starts now."""
+    cuda = device == "cuda"
+    return Provenance(
+        run_id=uuid.uuid4().hex[:12],
+        command=command,
+        time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=device,
+        device_name=device_name(device),
+        n_threads=None if cuda else torch.get_num_threads(),
+        versions={
+            "python": platform.python_version(),
+            "lmtime": version("lmtime"),
+            "torch": torch.__version__,
+            "numpy": version("numpy"),
+            **({"cuda": str(torch.version.cuda)} if cuda else {}),
+        },
+        flags={
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "mkldnn": torch.backends.mkldnn.is_available(),
+        },
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        if cuda
+        else None,
+        git_commit=_output("git", "-C", str(root), "rev-parse", "HEAD"),
+        **more,
+    )
+
+
+def _output(*command: str) -> str | None:
+    """First line that a program prints, or None where there is none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip().split("\n")[0] or None
