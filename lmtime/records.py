@@ -194,10 +194,15 @@ def project_root(start: Path | None = None) -> Path:
     return next((p for p in (start, *start.parents) if (p / "_toc.yml").exists()), start)
 
 
-def studies(name: str, root: Path | None = None) -> list[tuple[str, Study]]:
+def results_root() -> Path:
+    """Where this machine's rows go: `results` of the project, or LMTIME_RESULTS."""
+    return Path(os.environ.get("LMTIME_RESULTS") or project_root() / "results")
+
+
+def studies(name: str) -> list[tuple[str, Study]]:
     """Every set of rows of one study: ("this machine", ...) first, then the reference sets."""
-    root = root or project_root()
-    bases = {"this machine": root / "results", "reference": root / "data" / "results"}
+    reference = project_root() / "data" / "results"
+    bases = {"this machine": results_root(), "reference": reference}
     return [
         (label, Study(path.parent, name))
         for label, base in bases.items()

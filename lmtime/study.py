@@ -5,56 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import torch
 
-from lmtime import corpora, cost, models, stats
+from lmtime import corpora, models, report
 from lmtime.config import GCNConfig
-from lmtime.cost import predict
-from lmtime.errors import unknown
 from lmtime.hardware import Calibration
-from lmtime.records import (
-    GROUPS,
-    STEP,
-    Provenance,
-    Record,
-    Study,
-    document,
-    group_of,
-    project_root,
-)
-from lmtime.timing import Breakdown, Ownership, StopRule, clock_for, measure, region
+from lmtime.records import Provenance, Record, Study, document, project_root, results_root
+from lmtime.report import Setup
+from lmtime.timing import Breakdown, Ownership, clock_for, measure
 from lmtime.timing.breakdown import INFLATION_TOLD
 from lmtime.timing.calibrate import calibrate
-from lmtime.timing.conditions import device_folder, find_device, provenance
-from lmtime.timing.timer import Step
+from lmtime.timing.conditions import device_folder, provenance
+from lmtime.timing.steps import steps
 
-PHASES = {"train": predict.TRAIN_PHASES, "forward": predict.FORWARD_PHASES}
-DTYPES = ("fp32", "bf16")
 N_BATCHES = 16  # taken in turn: one batch's cluster hits are not a corpus's
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How a configuration is measured."""
-
-    device: str = "auto"
-    dtype: str = "fp32"
-    phase: str = "train"
-    corpus: str = "movie-reviews"
-    seed: int = 0
-    rule: StopRule = field(default_factory=StopRule)
-
-    def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise unknown("dtype", self.dtype, list(DTYPES))
-        if self.phase not in PHASES:
-            raise unknown("phase", self.phase, list(PHASES))
-        object.__setattr__(self, "device", find_device(self.device))
 
 
 @dataclass(frozen=True)
@@ -86,20 +53,20 @@ def profile(
     network = models.build(config, seed=setup.seed, device=setup.device)
     optimizer = models.nesterov(network) if setup.phase == "train" else None
     conditions = provenance(
-        command, setup.device, project_root(), corpus=corpus, notes=_rates(calibration)
+        command, setup.device, project_root(), corpus=corpus, notes=report.rates(calibration)
     )
     breakdown = measure(
-        _steps(network, optimizer, batches, setup),
+        steps(network, optimizer, batches, setup.device, dtype=setup.dtype),
         Ownership(network, network.owners, optimizer),
         clock_for(setup.device),
         setup.rule,
         say=lambda n, spread: say(f"{n} pairs of steps, spread {100 * spread:.1f} %"),
     )
     conditions = dataclasses.replace(
-        conditions, notes=conditions.notes | _notes(breakdown, config, hits)
+        conditions, notes=conditions.notes | report.notes(breakdown, hits)
     )
-    rows = _records(model, config, setup, breakdown, conditions)
-    return Profile(breakdown, _with_work(rows, config, setup, hits, calibration), conditions)
+    rows = report.records_of(model, config, setup, breakdown, conditions)
+    return Profile(breakdown, report.with_work(rows, config, setup, hits, calibration), conditions)
 
 
 def profile_document(done: Profile) -> dict:
@@ -143,7 +110,7 @@ def measure_missing(
     Rows go to `results/<device>/<study>.jsonl` of the project. An interrupted call resumes at the
     first configuration without rows.
     """
-    kept = Study(project_root() / "results" / device_folder(setup.device), study)
+    kept = Study(results_root() / device_folder(setup.device), study)
     wanted = list(configs)
     calibration = None
     for i, (model, config) in enumerate(wanted, 1):
@@ -168,183 +135,18 @@ def _title(model: str, config: GCNConfig) -> str:
 
 def _batches(
     config: GCNConfig, setup: Setup, say: Callable[[str], None]
-) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], np.ndarray, dict[str, object]]:
-    """Batches on the device, mean targets in each tail cluster (n_tails,), and the corpus."""
+) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray, dict[str, object]]:
+    """Token batches, mean targets in each tail cluster (n_tails,), and facts of the corpus."""
     corpus = corpora.load(setup.corpus, vocab_size=config.vocab_size)
     corpus.n_batches(config.batch_size, config.seq_len)  # refuses a batch beyond the corpus
     if corpus.note:
         say(corpus.note)
     stream = corpus.batches(config.batch_size, config.seq_len)
-    batches = [
-        tuple(torch.from_numpy(ids).to(setup.device) for ids in pair)
-        for pair in itertools.islice(stream, N_BATCHES)
-    ]
+    batches = list(itertools.islice(stream, N_BATCHES))
     edges = (*config.cutoffs, config.vocab_size)
     hits = [
-        [((low <= targets) & (targets < high)).sum().item() for low, high in pairwise(edges)]
+        [((low <= targets) & (targets < high)).sum() for low, high in pairwise(edges)]
         for _, targets in batches
     ]
     facts = {"name": corpus.name, "sha256": corpus.sha256, "vocab_size": corpus.vocab_size}
-    return batches, np.asarray(hits, dtype=float).mean(axis=0), facts
-
-
-def _steps(network, optimizer, batches, setup: Setup) -> Callable[[], Step]:
-    """Gives the step on the next batch: as in training, or forward only."""
-    turn = itertools.cycle(batches)
-    autocast = (
-        (lambda: torch.autocast(setup.device, dtype=torch.bfloat16))
-        if setup.dtype == "bf16"
-        else nullcontext
-    )
-
-    def train(tokens: torch.Tensor, targets: torch.Tensor) -> None:
-        with region("optimizer", "optimizer"):
-            optimizer.zero_grad()
-        with autocast():
-            loss = network(tokens, targets)
-        loss.backward()
-        optimizer.step()
-
-    def forward(tokens: torch.Tensor, targets: torch.Tensor) -> None:
-        with torch.no_grad(), autocast():
-            network(tokens, targets)
-
-    network.train(setup.phase == "train")
-    run = train if setup.phase == "train" else forward
-
-    def next_step() -> Step:
-        tokens, targets = next(turn)
-        return lambda: run(tokens, targets)
-
-    return next_step
-
-
-def _records(
-    model: str, config: GCNConfig, setup: Setup, breakdown: Breakdown, conditions: Provenance
-) -> list[Record]:
-    """The measured columns: one row a part, then the step."""
-    rng = np.random.default_rng(setup.seed)
-    shares = stats.share_intervals(breakdown.samples_ms, rng)
-    common = dict(
-        run_id=conditions.run_id,
-        study="profile",
-        kind="measured",
-        model=model,
-        config=dataclasses.asdict(config),
-        device=setup.device,
-        device_name=conditions.device_name,
-        dtype=setup.dtype,
-        n_threads=conditions.n_threads,
-        quality=breakdown.quality,
-    )
-    rows = []
-    for i, (owner, phase) in enumerate(breakdown.parts):
-        summary = stats.summarise(breakdown.samples_ms[:, i], rng)
-        rows.append(
-            Record(
-                owner=owner,
-                phase=phase,
-                share=float(shares.shares[i]),
-                share_low=float(shares.low[i]),
-                share_high=float(shares.high[i]),
-                **_latency(summary),
-                **common,
-            )
-        )
-    whole = stats.summarise(breakdown.totals_ms, rng)
-    step = dict(owner=STEP, phase=STEP, share=1.0, share_low=1.0, share_high=1.0)
-    latency = _latency(whole) | {
-        "latency_ms": sum(r.latency_ms for r in rows),
-        "latency_ms_low": shares.total_low,
-        "latency_ms_high": shares.total_high,
-    }
-    return [*rows, Record(**step, **latency, **common)]
-
-
-def _latency(summary: stats.Summary) -> dict[str, object]:
-    return {
-        "latency_ms": summary.median,
-        "latency_ms_low": summary.low,
-        "latency_ms_high": summary.high,
-        "latency_ms_p05": summary.p05,
-        "latency_ms_p25": summary.p25,
-        "latency_ms_p50": summary.median,
-        "latency_ms_p75": summary.p75,
-        "latency_ms_p95": summary.p95,
-        "n": summary.n,
-    }
-
-
-def _with_work(
-    rows: list[Record],
-    config: GCNConfig,
-    setup: Setup,
-    hits: np.ndarray,
-    calibration: Calibration,
-) -> list[Record]:
-    """FLOPs, bytes and parameters of each part, and the roofline prediction for this device.
-
-    The analytic bytes are those of fp32 steps; in other precisions they and the prediction stay
-    unknown.
-    """
-    operators = predict.costs(config, hits.tolist(), PHASES[setup.phase])
-    owned = cost.parameters(config)
-    owned |= dict.fromkeys((predict.OPTIMIZER, STEP), sum(owned.values()))
-    bands = predict.bands(operators, calibration, "fp32")
-    whole = (STEP, STEP)
-    operators[whole] = list(itertools.chain(*operators.values()))
-    shares = cost.shares(bands) | {whole: (1.0, 1.0, 1.0)}
-    bands[whole] = sum(bands.values(), cost.Band(0, 0))
-    done = []
-    for row in rows:
-        part = (row.owner, row.phase)
-        work = sum(operators.get(part, []), cost.Cost(0, 0))
-        row = dataclasses.replace(row, flops=work.flops, parameters=owned.get(row.owner, 0))
-        if setup.dtype == "fp32":
-            band = bands.get(part, cost.Band(0, 0))
-            row = dataclasses.replace(
-                row,
-                bytes=work.bytes,
-                predicted_ms_low=band.low,
-                predicted_ms_high=band.high,
-                predicted_share=shares.get(part, (0.0,))[0],
-            )
-        done.append(row)
-    return done
-
-
-def _rates(calibration: Calibration) -> dict[str, object]:
-    return {
-        "matmul_flops_per_s": calibration.matmul_flops_per_s,
-        "bytes_per_s": calibration.bytes_per_s,
-    }
-
-
-def _notes(breakdown: Breakdown, config: GCNConfig, hits: np.ndarray) -> dict[str, object]:
-    """What the reader of the rows should know of the run."""
-    inflation = breakdown.inflation
-    return {
-        "inflation": inflation.ratio,
-        "inflation_low": inflation.low,
-        "inflation_high": inflation.high,
-        "plain_ms_median": float(np.median(breakdown.plain_ms)),
-        "n_warmup": breakdown.n_warmup,
-        "warmed_up": breakdown.warmed_up,
-        "n_outliers": int(stats.outliers(breakdown.totals_ms).sum()),
-        "tail_hits": [float(h) for h in hits],
-        "groups": _groups(breakdown),
-    }
-
-
-def _groups(breakdown: Breakdown) -> dict[str, dict[str, float]]:
-    """Share of the step of each group of owners, all phases together, with its interval."""
-    columns = {
-        name: [i for i, (owner, _) in enumerate(breakdown.parts) if group_of(owner) == name]
-        for name in GROUPS
-    }
-    rng = np.random.default_rng(0)
-    found = stats.share_intervals(breakdown.samples_ms, rng, groups=list(columns.values()))
-    return {
-        name: {"share": float(share), "share_low": float(low), "share_high": float(high)}
-        for name, share, low, high in zip(columns, found.shares, found.low, found.high, strict=True)
-    }
+    return batches, np.mean(hits, axis=0), facts

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 QUIET_S = 10  # off a terminal, progress is a line at most this often
+WIDTH = 120  # of a table in a file or a pipe
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def _table(*columns: str):
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < 2 else "right", overflow="fold")
+        table.add_column(name, justify="left" if i < 2 else "right", overflow="fold", min_width=5)
     return table
 
 
@@ -101,7 +102,10 @@ def _text(value: object) -> str:
 def _console(stderr: bool = False):
     from rich.console import Console
 
-    return Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False)
+    console = Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
 
 
 def _output(renderable: object) -> None:
