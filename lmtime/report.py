@@ -120,7 +120,7 @@ def with_work(
     for row in rows:
         part = (row.owner, row.phase)
         work = sum(operators.get(part, []), cost.Cost(0, 0))
-        row = dataclasses.replace(row, flops=work.flops, parameters=owned.get(row.owner, 0))
+        row = dataclasses.replace(row, flops=work.flops, parameters=int(owned.get(row.owner, 0)))
         if setup.dtype == "fp32":
             band = bands.get(part, cost.Band(0, 0))
             row = dataclasses.replace(
@@ -135,6 +135,7 @@ def with_work(
 
 
 def rates(calibration: Calibration) -> dict[str, object]:
+    """The measured rates that the prediction rests on."""
     return {
         "matmul_flops_per_s": calibration.matmul_flops_per_s,
         "bytes_per_s": calibration.bytes_per_s,

@@ -51,6 +51,7 @@ def predict(
     found = bands(operators, device, dtype)
     part_shares = shares(found)
     owned = parameters(config)
+    owned[OPTIMIZER] = sum(owned.values())
     name, title = _names(device)
     rows = [
         Record(
@@ -73,7 +74,7 @@ def predict(
             share_high=part_shares[owner, phase][2],
             flops=sum(op.flops for op in operators[owner, phase]),
             bytes=sum(op.bytes for op in operators[owner, phase]),
-            parameters=sum(owned.values()) if owner == OPTIMIZER else owned.get(owner, 0),
+            parameters=int(owned.get(owner, 0)),
         )
         for (owner, phase), band in found.items()
     ]

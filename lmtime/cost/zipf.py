@@ -31,5 +31,10 @@ def tail_tokens(n_tokens: Any, cutoffs: Sequence[Any], vocab_size: Any) -> list[
 
     `<unk>` is itself a frequent word and counts with the short list.
     """
-    shares = [cumulative_share(rank) for rank in (*cutoffs, vocab_size)]
+    shares = [_between_0_and_1(cumulative_share(rank)) for rank in (*cutoffs, vocab_size)]
     return [n_tokens * (high - low) for low, high in pairwise(shares)]
+
+
+def _between_0_and_1(share: Any) -> Any:
+    """The law leaves the shares that there are beyond RANKS; a page's sliders stay within."""
+    return min(max(share, 0.0), 1.0) if isinstance(share, int | float) else share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,24 +19,36 @@ PORT = 8000
 def build_book(*, say: Callable[[str], None]) -> Path:
     """Run `jupyter-book build` from clean, warnings as errors; returns the first page.
 
-    RuntimeError with the last lines it printed when it fails.
+    RuntimeError with what its log says of the cause when it fails.
     """
     root = project_root()
     if not (root / "_config.yml").exists():
         raise UsageError(f"{root} holds no _config.yml: call this in a checkout of the project")
     say("building the book")
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(root)]
-    done = subprocess.run(
-        [*command, "--all", "-n", "-W", "--keep-going", "-q"],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    log = root / "_build" / "book.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w", encoding="utf-8") as file:
+        done = subprocess.run(
+            [*command, "--all", "-n", "-W", "--keep-going"],
+            cwd=root,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
     if done.returncode != 0:
-        tail = "\n".join(done.stdout.strip().splitlines()[-30:])
-        raise RuntimeError(f"jupyter-book failed:\n{tail}")
+        raise RuntimeError(f"the book was not built:\n{_causes(log)}\nThe whole log: {log}")
     return root / "_build" / "html" / "index.html"
+
+
+def _causes(log: Path) -> str:
+    """The lines of a build log that say what was wrong, without colours."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(encoding="utf-8")).splitlines()
+    told = [
+        line
+        for line in lines
+        if re.search(r"WARNING|ERROR|^\w*(Error|Exception)\b", line) and "IPKernelApp" not in line
+    ]
+    return "\n".join(told[:10] or lines[-10:])
 
 
 def headline() -> list[str]:

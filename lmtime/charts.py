@@ -1,0 +1,148 @@
+"""Rows in, Altair chart out. Nothing is measured or computed here but what a chart draws.
+
+Importing it makes notebooks draw the way the book does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import altair as alt
+
+from lmtime.publishing import renderer
+from lmtime.records import GROUPS, STEP, Record
+
+renderer.enable()
+
+# Okabe and Ito's colours, told apart with any colour vision, on white and on black.
+GROUP_COLOURS = {
+    "embedding": "#E69F00",
+    "body": "#56B4E9",
+    "output layer": "#D55E00",
+    "optimizer": "#009E73",
+    "outside": "#999999",
+}
+BROKEN_LABEL = "split(datum.label, '|')"
+PHASE_COLOURS = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#009E73"}
+
+
+def _colours(table: dict[str, str], title: str | None = None, **more: object) -> alt.Color:
+    scale = alt.Scale(domain=list(table), range=list(table.values()))
+    return alt.Color(title=title, scale=scale, legend=alt.Legend(orient="top", columns=3), **more)
+
+
+def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
+    """Share of the step of each owner and phase: bar, 95 % interval, and the prediction as a tick.
+
+    records: those of one configuration.
+    """
+    parts = [r for r in records if r.owner != STEP]
+    rows = [
+        {
+            "owner": r.owner,
+            "phase": r.phase,
+            "share": r.share,
+            "low": r.share_low,
+            "high": r.share_high,
+            "latency_ms": r.latency_ms,
+            "predicted": r.predicted_share,
+        }
+        for r in parts
+    ]
+    owners = list(dict.fromkeys(r.owner for r in sorted(parts, key=_place)))
+    tooltip = [
+        "owner:N",
+        "phase:N",
+        alt.Tooltip("share:Q", format=".1%"),
+        alt.Tooltip("low:Q", format=".1%", title="from"),
+        alt.Tooltip("high:Q", format=".1%", title="to"),
+        alt.Tooltip("latency_ms:Q", format=".2f", title="ms"),
+        alt.Tooltip("predicted:Q", format=".1%", title="predicted share"),
+    ]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        y=alt.Y("owner:N", sort=owners, title=None),
+        yOffset=alt.YOffset("phase:N", sort=list(PHASE_COLOURS)),
+        tooltip=tooltip,
+    )
+    share = alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step")
+    bars = base.mark_bar(opacity=0.75).encode(
+        x=share, color=_colours(PHASE_COLOURS, shorthand="phase:N", sort=list(PHASE_COLOURS))
+    )
+    interval = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    predicted = base.mark_tick(thickness=3, color="#CC79A7").encode(x="predicted:Q")
+    return alt.layer(bars, interval, predicted).properties(
+        description=description, height=alt.Step(13)
+    )
+
+
+def _place(record: Record) -> int:
+    """Order of the owners: as they run forward, the optimizer and what nobody owns last."""
+    return ["forward", "backward", "optimizer"].index(record.phase) + 3 * (
+        record.owner == "outside"
+    )
+
+
+def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Chart:
+    """Stacked bars, one a row of `label`: where the step goes, by group of owners.
+
+    rows: of `Study.group_rows`, each with a field `label` that names its bar; "|" breaks lines.
+    """
+    shown = [
+        {
+            "bar": r[label],
+            "group": r["owner"],
+            "share": r["share"],
+            "place": GROUPS.index(r["owner"]),
+        }
+        for r in rows
+    ]
+    return (
+        alt.Chart(alt.Data(values=shown))
+        .mark_bar()
+        .encode(
+            y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
+            x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step"),
+            color=_colours(GROUP_COLOURS, shorthand="group:N", sort=list(GROUPS)),
+            order=alt.Order("place:Q"),
+            tooltip=["bar:N", "group:N", alt.Tooltip("share:Q", format=".1%")],
+        )
+        .properties(description=description, height=alt.Step(56))
+    )
+
+
+def growth(rows: Iterable[dict], x: str, series: str, description: str) -> alt.LayerChart:
+    """Share of the output layer against a size: measured points with intervals, predicted lines.
+
+    rows: of `Study.group_rows` for the output layer, each with the fields `x` and `series`.
+    """
+    shown = [
+        {
+            "x": r[x],
+            "series": r[series],
+            "share": r["share"],
+            "low": r["share_low"],
+            "high": r["share_high"],
+            "predicted": r["predicted_share"],
+        }
+        for r in rows
+    ]
+    sizes = sorted({r["x"] for r in shown})
+    base = alt.Chart(alt.Data(values=shown)).encode(
+        x=alt.X(
+            "x:Q", scale=alt.Scale(type="log", base=2), title=x.replace("_", " "),
+            axis=alt.Axis(values=sizes, format="d"),
+        ),
+        color=alt.Color("series:N", title=None, legend=alt.Legend(orient="top", labelLimit=320)),
+    )  # fmt: skip
+    share = alt.Y("share:Q", axis=alt.Axis(format="%"), title="output layer's share of the step")
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        y=share,
+        tooltip=[
+            alt.Tooltip("x:Q", title=x.replace("_", " ")),
+            alt.Tooltip("share:Q", format=".1%"),
+            alt.Tooltip("predicted:Q", format=".1%"),
+        ],
+    )
+    intervals = base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
+    predicted = base.mark_line(strokeDash=[5, 4]).encode(y="predicted:Q")
+    return alt.layer(predicted, intervals, points).properties(description=description, height=300)

@@ -1,0 +1,52 @@
+"""What the labs measure, and for how long: smoke (a test), quick (minutes), paper (hours).
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from lmtime.config import GCNConfig, configure
+from lmtime.errors import unknown
+
+Plan = list[tuple[str, GCNConfig]]
+
+PRESETS = ("smoke", "quick", "paper")
+
+# Least and most pairs of steps, spread (IQR / median) to stop at, seconds for one configuration.
+STOP_RULES = {
+    "smoke": {"n_min": 3, "n_max": 3, "max_spread": 1.0, "max_s": 5.0},
+    "quick": {"n_min": 15, "n_max": 40, "max_spread": 0.05, "max_s": 30.0},
+    "paper": {"n_min": 50, "n_max": 300, "max_spread": 0.02, "max_s": 300.0},
+}
+_SMOKE = {"vocab_size": 2_000, "cutoffs": (200, 800), "batch_size": 2, "seq_len": 16}
+
+
+def profile_plan(preset: str) -> Plan:
+    """The network with each output layer; `paper` adds the wide network on long batches."""
+    _check(preset)
+    models = ["gcn", "gcn-1024"] if preset == "paper" else ["gcn"]
+    shape = _SMOKE | {"hidden_size": 32} if preset == "smoke" else {}
+    return [
+        (model, configure(model, output_layer=layer, **shape))
+        for model in models
+        for layer in ("adaptive", "full")
+    ]
+
+
+def hidden_sweep_plan(preset: str) -> Plan:
+    """Growth of the whole width, then of the final hidden state alone behind a body of 256."""
+    _check(preset)
+    shape = _SMOKE if preset == "smoke" else {"batch_size": 4}
+    whole, alone, body = {
+        "smoke": ((16, 32), (64,), 32),
+        "quick": ((128, 256, 512), (512, 1024), 256),
+        "paper": ((64, 128, 256, 512, 1024, 2048), (512, 1024, 2048, 4096), 256),
+    }[preset]
+    grown = [configure("gcn", hidden_size=size, **shape) for size in whole]
+    grown += [configure("gcn", hidden_size=body, final_hidden_size=size, **shape) for size in alone]
+    return [("gcn", config) for config in grown]
+
+
+def _check(preset: str) -> None:
+    if preset not in PRESETS:
+        raise unknown("preset", preset, list(PRESETS))
