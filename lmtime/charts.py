@@ -22,6 +22,7 @@ GROUP_COLOURS = {
     "optimizer": "#009E73",
     "outside": "#999999",
 }
+FIT_WIDTH = alt.AutoSizeParams(type="fit-x", contains="padding")
 BROKEN_LABEL = "split(datum.label, '|')"
 PHASE_COLOURS = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#009E73"}
 
@@ -71,7 +72,7 @@ def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
     interval = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     predicted = base.mark_tick(thickness=3, color="#CC79A7").encode(x="predicted:Q")
     return alt.layer(bars, interval, predicted).properties(
-        description=description, height=alt.Step(13)
+        description=description, height=alt.Step(13), autosize=FIT_WIDTH
     )
 
 
@@ -106,7 +107,7 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
             order=alt.Order("place:Q"),
             tooltip=["bar:N", "group:N", alt.Tooltip("share:Q", format=".1%")],
         )
-        .properties(description=description, height=alt.Step(56))
+        .properties(description=description, height=alt.Step(56), autosize=FIT_WIDTH)
     )
 
 
@@ -146,3 +147,17 @@ def growth(rows: Iterable[dict], x: str, series: str, description: str) -> alt.L
     intervals = base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
     predicted = base.mark_line(strokeDash=[5, 4]).encode(y="predicted:Q")
     return alt.layer(predicted, intervals, points).properties(description=description, height=300)
+
+
+def samples(values_ms: Sequence[float], description: str) -> alt.LayerChart:
+    """Every sample in the order it was taken, and the median as a line."""
+    rows = [{"call": i, "ms": float(ms)} for i, ms in enumerate(values_ms, 1)]
+    base = alt.Chart(alt.Data(values=rows))
+    axis = alt.Axis(tickMinStep=1, format="d")
+    dots = base.mark_point(filled=True, size=50, opacity=0.8).encode(
+        x=alt.X("call:Q", title="call", axis=axis, scale=alt.Scale(nice=False, padding=12)),
+        y=alt.Y("ms:Q", title="ms", scale=alt.Scale(zero=True)),
+        tooltip=["call:Q", alt.Tooltip("ms:Q", format=".2f")],
+    )
+    median = base.mark_rule(strokeDash=[5, 4]).encode(y="median(ms):Q")
+    return alt.layer(dots, median).properties(description=description, height=170)

@@ -14,19 +14,18 @@ from typing import Annotated, Optional
 
 import typer
 
-from lmtime import terminal
+from lmtime import plans, terminal
 from lmtime.config import PRESETS, GCNConfig, configure
-from lmtime.errors import UsageError
+from lmtime.errors import UsageError, unknown
 from lmtime.records import document, write_text
 
 app = typer.Typer(
     help="Where the time of a language model's step goes, why, and what to do instead.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-corpus_app = typer.Typer(help="Text to measure on.", no_args_is_help=True)
+corpus_app = typer.Typer(help="Text to measure on.")
 app.add_typer(corpus_app, name="corpus")
 
 Model = Annotated[Optional[str], typer.Argument(help="A preset: see --list.")]
@@ -175,7 +174,12 @@ def study(
     device: Device = "auto",
 ) -> None:
     """Run every lab; what has been measured already is not measured again."""
+    if preset not in plans.PRESETS:
+        raise unknown("preset", preset, list(plans.PRESETS))
     from lmtime.publishing.notebooks import labs, run_lab
+    from lmtime.timing.conditions import find_device
+
+    device = find_device(device)
 
     with terminal.progress() as say:
         for name in labs():
@@ -219,6 +223,7 @@ def corpus_show(name: str, vocab_size: VocabSize = None, json_to: Json = None) -
     """Tokens, types, coverage and the most frequent words of a corpus."""
     from lmtime import corpora
 
+    _require_folder(json_to)
     facts = corpora.describe(name, vocab_size=vocab_size)
     if json_to:
         _write_json(document("corpus show", {}, [facts]), json_to)
@@ -230,17 +235,16 @@ def main() -> None:
     """Run the command line and end the process with its exit code."""
     bad_command_line = typer.BadParameter.__mro__[1]  # typer names only this subclass of it
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == 130:  # what typer makes of an interruption
+            raise KeyboardInterrupt
     except UsageError as error:
         code, text = 2, str(error)
     except bad_command_line as error:
         code, text = 2, f"{error.format_message().rstrip('.')}: see `lmtime --help`"
     except (KeyboardInterrupt, typer.Abort):
         code, text = 1, "interrupted; what was finished is kept"
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         code, text = 1, str(error)
-    except BrokenPipeError:
-        code, text = 1, "nobody reads the output"
     else:
         return
     _say(f"lmtime: {text}")

@@ -19,8 +19,9 @@ DTYPES = {"fp32": 4, "bf16": 2}  # name -> bytes of one activation
 def _require_positive(config: object, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
+        object.__setattr__(config, name, int(value))  # NumPy's integers are not JSON's
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class AdaptiveSoftmaxConfig:
     def __post_init__(self) -> None:
         _require_positive(self, ("hidden_size", "vocab_size"))
         object.__setattr__(self, "cutoffs", _checked_cutoffs(self.cutoffs, self.vocab_size))
-        if not self.div_value > 0:
-            raise UsageError(f"div_value={self.div_value} must be greater than 0")
+        if not 0.01 <= self.div_value <= 1000:  # powers of more extreme ones are no numbers
+            raise UsageError(f"div_value={self.div_value} must lie between 0.01 and 1000")
         if min(self.tail_dims) < 1:
             raise UsageError(
                 f"div_value={self.div_value:g} leaves tail cluster {len(self.cutoffs)} none of the "
@@ -70,13 +71,13 @@ class AdaptiveSoftmaxConfig:
 
 def _checked_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
     """Cutoffs as plain ints, or an error that shows the rule they break."""
-    shown = ",".join(str(c) for c in cutoffs) or "(none)"
     rule = f"they must be whole numbers that rise and lie between 1 and {vocab_size - 1}"
     try:
+        shown = ",".join(str(c) for c in cutoffs) or "(none)"
         whole = tuple(int(c) for c in cutoffs)
         exact = all(a == b for a, b in zip(whole, cutoffs, strict=True))
-    except (TypeError, ValueError):
-        exact = False
+    except (TypeError, ValueError, OverflowError):
+        shown, exact = repr(cutoffs), False
     if not exact:
         raise UsageError(f"cutoffs {shown} are not allowed: {rule}")
     if whole and whole[-1] == vocab_size:  # fairseq closes the list with the vocabulary itself

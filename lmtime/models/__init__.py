@@ -14,7 +14,7 @@ __all__ = ["GCN", "build", "nesterov"]
 def build(config: GCNConfig, *, seed: int = 0, device: str | torch.device = "cpu") -> nn.Module:
     """The model of a configuration with random weights, fixed by the seed, ready to train."""
     generator_state = torch.get_rng_state()
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # not the GPU's: weights are drawn on the CPU
     try:
         return GCN(config).to(device)
     finally:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmtime.errors import UsageError, unknown
-from lmtime.records import project_root
+from lmtime.records import project_root, results_root
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
@@ -152,7 +152,7 @@ def run_lab(
     """
     source = find_lab(name)
     values = convert(parameters(source), assignments)
-    folder = project_root() / "results" / "labs"
+    folder = results_root() / "labs"
     target, failed = folder / source.name, folder / f"{source.stem}.failed.ipynb"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=f".{source.stem}.", suffix=".tmp") as place:

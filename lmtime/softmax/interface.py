@@ -88,16 +88,24 @@ class OutputLayer(nn.Module):
                 f"hidden of shape {tuple(hidden.shape)} needs targets of shape "
                 f"{tuple(hidden.shape[:-1])}, not {tuple(targets.shape)}"
             )
-        rows, flat = hidden.reshape(-1, self.hidden_size).contiguous(), targets.reshape(-1)
+        if targets.dtype != torch.int64:
+            raise UsageError(f"targets are {targets.dtype} and must be torch.int64")
+        rows, flat = self._rows(hidden).contiguous(), targets.reshape(-1)
         nll, loss = self.loss(*self.token_nll(rows, flat), flat)
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Log-probability of every word: (..., hidden_size) -> (..., vocab_size)."""
-        flat = self.all_log_prob(hidden.reshape(-1, self.hidden_size))
+        flat = self.all_log_prob(self._rows(hidden))
         return flat.reshape(*hidden.shape[:-1], flat.shape[-1])
 
     def predict(self, hidden: Tensor) -> Tensor:
         """The most likely word: (..., hidden_size) -> (...) int64."""
         return self.log_prob(hidden).argmax(-1)
+
+    def _rows(self, hidden: Tensor) -> Tensor:
+        """(..., hidden_size) -> (n_tokens, hidden_size)."""
+        if hidden.shape[-1] != self.hidden_size:
+            raise UsageError(f"hidden states {hidden.shape[-1]} wide must be {self.hidden_size}")
+        return hidden.reshape(-1, self.hidden_size)

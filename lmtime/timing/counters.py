@@ -30,12 +30,12 @@ def _conv_tbc_flops(x, weight, bias, pad=0, *, out_val=None, **_: object) -> int
     return 2 * out_val.shape[0] * x.shape[1] * taps * d_in * d_out
 
 
-def _conv_tbc_backward_flops(grad, x, weight, bias, pad, *, out_val=None, **_: object) -> int:
-    taps, d_in, d_out = weight.shape
-    return 2 * 2 * grad.shape[0] * grad.shape[1] * taps * d_in * d_out
-
-
-EXTRA_FLOPS = {aten.conv_tbc: _conv_tbc_flops, aten.conv_tbc_backward: _conv_tbc_backward_flops}
+# torch composes the backward of `conv_tbc` of products in place, which its table lacks as well.
+EXTRA_FLOPS = {
+    aten.conv_tbc: _conv_tbc_flops,
+    aten.addmm_: flop_registry[aten.addmm],
+    aten.baddbmm_: flop_registry[aten.baddbmm],
+}
 
 
 def _size(*tensors: object) -> int:
@@ -70,6 +70,9 @@ BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten.full_like: lambda args, out: _size(out),
     aten.fill_: lambda args, out: _size(out),
     aten.zero_: lambda args, out: _size(out),
+    aten._foreach_zero_: lambda args, out: _size(*args[0]),
+    aten.copy_: lambda args, out: _size(args[1], out),
+    aten._foreach_copy_: lambda args, out: _size(*args[0], *args[1]),
     aten.new_empty: lambda args, out: 0,
     aten.empty_like: lambda args, out: 0,
     aten.empty: lambda args, out: 0,
@@ -100,9 +103,14 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         packet = func._overloadpacket
         flops_of = EXTRA_FLOPS.get(packet) or flop_registry.get(packet)
+        if flops_of is None:
+            with self:  # in inference mode composed operators (`linear`) arrive whole
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
         flops = flops_of(*args, **kwargs, out_val=out) if flops_of else 0
         moved = _bytes(func, packet, args, kwargs, out)
         if flops or moved:

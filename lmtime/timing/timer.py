@@ -47,15 +47,17 @@ def time_once(step: Step, clock: Clock) -> float:
     return float(clock.intervals_ms([start, clock.mark()])[0])
 
 
-def warm_up(step: Step, clock: Clock, *, n_min: int = 3, n_max: int = 50) -> tuple[int, bool]:
+def warm_up(step: Step, clock: Clock, *, n_max: int = 50, max_s: float = 20.0) -> tuple[int, bool]:
     """Call the step until two windows of five agree within 2 %; returns calls made and success.
 
-    First calls pay for handles, autotuning, allocator growth and cold caches.
+    First calls pay for handles, autotuning, allocator growth and cold caches. It gives up after
+    `n_max` calls or `max_s`, but never before three calls.
     """
     samples: list[float] = []
-    while len(samples) < n_max:
+    start = time.monotonic()
+    while len(samples) < 3 or (len(samples) < n_max and time.monotonic() - start < max_s):
         samples.append(time_once(step, clock))
-        if len(samples) >= n_min and is_stable(np.asarray(samples)):
+        if is_stable(np.asarray(samples)):
             return len(samples), True
     return len(samples), False
 

@@ -1,0 +1,22 @@
+"""Folders for the tests of corpora, so that none depends on what this machine holds."""
+
+import pytest
+
+
+@pytest.fixture
+def own_folders(tmp_path, monkeypatch):
+    """An empty cache, and no data."""
+    monkeypatch.setenv("LMTIME_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMTIME_DATA", raising=False)
+
+
+@pytest.fixture
+def wikitext(own_folders, tmp_path, monkeypatch):
+    """A folder for LMTIME_DATA with three small splits in WikiText's form."""
+    folder = tmp_path / "data" / "wikitext-2"
+    folder.mkdir(parents=True)
+    texts = {"train": " \n = A = \n the <unk> the \n", "valid": " the \n", "test": " A é \n"}
+    for split, text in texts.items():
+        (folder / f"{split}.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("LMTIME_DATA", str(folder.parent))
+    return folder

@@ -1,0 +1,175 @@
+"""Laws of a configuration: what it refuses, what it brings into one form, what follows from it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtime.config import PRESETS, AdaptiveSoftmaxConfig, GCNConfig, configure
+from lmtime.errors import UsageError
+
+SIZES = [f.name for f in dataclasses.fields(GCNConfig) if isinstance(f.default, int)]
+
+
+def adaptive(cutoffs, *, hidden_size=64, vocab_size=56, div_value=4.0):
+    return AdaptiveSoftmaxConfig(hidden_size, vocab_size, cutoffs, div_value)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 3.0, "8", float("nan"), 1.5])
+@pytest.mark.parametrize("field", SIZES)
+def test_a_size_is_a_whole_number_of_at_least_one(field, value):
+    with pytest.raises(UsageError, match=f"^{field}=.* whole number of at least 1$"):
+        GCNConfig(**{field: value})
+
+
+def test_the_sizes_are_the_shape_options_of_the_design():
+    assert {"hidden_size", "n_layers", "vocab_size", "batch_size", "seq_len"} <= set(SIZES)
+
+
+@pytest.mark.parametrize("field", SIZES)
+def test_an_integer_of_numpy_becomes_a_plain_one(field):
+    config = GCNConfig(**{field: np.int64(getattr(GCNConfig(), field))})
+    assert type(getattr(config, field)) is int
+    assert config == GCNConfig()
+
+
+# Cutoffs
+
+
+@pytest.mark.parametrize(
+    "cutoffs",
+    [
+        (10, 5),
+        (5, 5),
+        (0, 5),
+        (-3, 5),
+        (57,),
+        (5, 57),
+        (5, 56, 57),
+        (5, 56, 56),
+        (),
+        (56,),  # the vocabulary alone leaves no tail
+        (5.5, 10),
+        (float("nan"),),
+        (float("inf"),),
+        ("5", "10"),
+        (None,),
+        None,
+        7,
+    ],
+)
+def test_cutoffs_that_do_not_rise_inside_the_vocabulary_are_refused(cutoffs):
+    with pytest.raises(UsageError, match="whole numbers that rise and lie between 1 and 55"):
+        adaptive(cutoffs)
+    with pytest.raises(UsageError, match="whole numbers that rise and lie between 1 and 55"):
+        GCNConfig(vocab_size=56, cutoffs=cutoffs)
+
+
+@pytest.mark.parametrize(
+    "cutoffs, kept",
+    [
+        ((1, 55), (1, 55)),  # the narrowest there is: one word, and one left over
+        ([5, 10], (5, 10)),
+        ((5.0, 10.0), (5, 10)),
+        (np.array([5, 10]), (5, 10)),
+        ((np.int32(5), np.float64(10)), (5, 10)),
+        ((5, 10, 56), (5, 10)),  # the vocabulary closes fairseq's list
+        ((5, 56.0), (5,)),
+    ],
+)
+def test_cutoffs_become_plain_integers_without_the_vocabulary(cutoffs, kept):
+    for config in (adaptive(cutoffs), GCNConfig(vocab_size=56, cutoffs=cutoffs)):
+        assert config.cutoffs == kept
+        assert all(type(cutoff) is int for cutoff in config.cutoffs)
+
+
+def test_the_full_softmax_does_not_look_at_cutoffs():
+    config = GCNConfig(output_layer="full", vocab_size=50, cutoffs=(10, 5))
+    assert config.cutoffs == (10, 5)
+    with pytest.raises(UsageError, match="cutoffs 10,5 do not fit a vocabulary of 50 words"):
+        GCNConfig(output_layer="adaptive", vocab_size=50, cutoffs=(10, 5))
+
+
+@st.composite
+def partitions(draw):
+    vocab_size = draw(st.integers(2, 500))
+    inside = st.integers(1, vocab_size - 1)
+    cutoffs = draw(st.sets(inside, min_size=1, max_size=6))
+    return vocab_size, tuple(sorted(cutoffs))
+
+
+@given(partitions())
+def test_the_short_list_and_the_tails_are_the_vocabulary(partition):
+    vocab_size, cutoffs = partition
+    config = adaptive(cutoffs, vocab_size=vocab_size, hidden_size=4**6)
+    assert cutoffs[0] + sum(config.tail_sizes) == vocab_size
+    assert min(config.tail_sizes) >= 1
+    assert config.head_size == cutoffs[0] + len(config.tail_sizes)
+    assert config.tail_dims == tuple(4 ** (6 - i) for i in range(1, len(cutoffs) + 1))
+
+
+# Width of the tails
+
+
+@pytest.mark.parametrize("div_value", [0, 0.0, -1, -4.0, 1e-3, 1e200, float("nan"), float("inf")])
+def test_div_value_is_a_positive_number_of_which_powers_exist(div_value):
+    with pytest.raises(UsageError, match=r"div_value=.* must lie between"):
+        adaptive((5, 10), div_value=div_value)
+
+
+def test_a_tail_of_no_width_is_refused():
+    with pytest.raises(UsageError, match="leaves tail cluster 2 none of the 8 hidden dimensions"):
+        AdaptiveSoftmaxConfig(8, 20, (5, 10), 4.0)
+    assert AdaptiveSoftmaxConfig(16, 20, (5, 10), 4.0).tail_dims == (4, 1)
+
+
+def test_a_tail_of_no_width_is_seen_in_the_final_hidden_size():
+    with pytest.raises(UsageError, match="none of the 8 hidden dimensions"):
+        GCNConfig(hidden_size=64, final_hidden_size=8)
+
+
+def test_a_div_value_below_one_widens_the_tails():
+    assert adaptive((5, 10), hidden_size=8, div_value=0.25).tail_dims == (32, 128)
+
+
+def test_widths_are_rounded_down_as_torch_does():
+    assert adaptive((5, 10), hidden_size=37, div_value=3).tail_dims == (12, 4)
+
+
+def test_div_value_is_a_float_whatever_was_given():
+    assert type(GCNConfig(div_value=2).div_value) is float
+
+
+# Presets
+
+
+def test_unknown_names_show_the_choices():
+    with pytest.raises(UsageError, match=r"^unknown model 'gnc': choose one of gcn, gcn-1024$"):
+        configure("gnc")
+    with pytest.raises(UsageError, match=r"output layer 'fulll': choose one of adaptive, full$"):
+        configure("gcn", output_layer="fulll")
+
+
+@pytest.mark.parametrize("model", PRESETS)
+def test_no_option_or_none_is_the_preset(model):
+    assert configure(model) == PRESETS[model]
+    assert configure(model, hidden_size=None, cutoffs=None, output_layer=None) == PRESETS[model]
+
+
+def test_a_hidden_size_moves_the_final_one_unless_that_is_given():
+    assert configure("gcn", hidden_size=96).final_hidden_size == 96
+    both = configure("gcn", hidden_size=96, final_hidden_size=80)
+    assert (both.hidden_size, both.final_hidden_size, both.widens) == (96, 80, True)
+    alone = configure("gcn", final_hidden_size=80)
+    assert (alone.hidden_size, alone.final_hidden_size) == (PRESETS["gcn"].hidden_size, 80)
+
+
+def test_a_configuration_never_changes():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        GCNConfig().hidden_size = 1
+
+
+def test_tokens_of_a_step():
+    assert GCNConfig(batch_size=7, seq_len=13).n_tokens == 91
