@@ -2,17 +2,18 @@
 
 The flow is the layout; a module imports only from those before it:
 
-    errors, config, hardware   what is timed, on what                     standard library
-    records                    rows and their provenance                  standard library
-    cost/                      FLOPs, bytes, time from shapes alone       standard library
-    stats                      medians, intervals, differences            numpy
-    corpora                    token streams and word counts              numpy
-    softmax/, models/          output layers; the models                  torch
-    timing/                    clock, timer, who owns which time          torch
-    study                      from a configuration to records
-    charts                     table in, chart out                        altair
-    publishing/                notebooks, charts and mathematics on pages
-    cli                        the `lmtime` command
+    errors, config, plans      what is timed, what a lab measures        standard library
+    hardware                   on what: published peaks, measured rates  standard library
+    records                    rows and their provenance                 standard library
+    cost/                      FLOPs, bytes, time from shapes alone      standard library
+    stats                      medians, intervals, differences           numpy
+    sources, corpora           where text comes from; token streams      numpy
+    softmax/, models/          output layers; the models                 torch
+    timing/                    clock, timer, who owns which time         torch
+    report, study              from samples to rows; measure what lacks  numpy
+    publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
+    charts, explorer, prose    rows to charts, sliders and sentences     altair
+    terminal, cli              the `lmtime` command                      typer, rich
 
 Importing `lmtime` imports none of them.
 """

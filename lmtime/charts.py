@@ -27,7 +27,8 @@ BROKEN_LABEL = "split(datum.label, '|')"
 PHASE_COLOURS = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#009E73"}
 
 
-def _colours(table: dict[str, str], title: str | None = None, **more: object) -> alt.Color:
+def colours(table: dict[str, str], title: str | None = None, **more: object) -> alt.Color:
+    """The colour channel of a table {category: colour}, its legend above the chart."""
     scale = alt.Scale(domain=list(table), range=list(table.values()))
     return alt.Color(title=title, scale=scale, legend=alt.Legend(orient="top", columns=3), **more)
 
@@ -67,7 +68,7 @@ def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
     )
     share = alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step")
     bars = base.mark_bar(opacity=0.75).encode(
-        x=share, color=_colours(PHASE_COLOURS, shorthand="phase:N", sort=list(PHASE_COLOURS))
+        x=share, color=colours(PHASE_COLOURS, shorthand="phase:N", sort=list(PHASE_COLOURS))
     )
     interval = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     predicted = base.mark_tick(thickness=3, color="#CC79A7").encode(x="predicted:Q")
@@ -103,7 +104,7 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
         .encode(
             y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
             x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step"),
-            color=_colours(GROUP_COLOURS, shorthand="group:N", sort=list(GROUPS)),
+            color=colours(GROUP_COLOURS, shorthand="group:N", sort=list(GROUPS)),
             order=alt.Order("place:Q"),
             tooltip=["bar:N", "group:N", alt.Tooltip("share:Q", format=".1%")],
         )

@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 
 from lmtime import cost
-from lmtime.charts import GROUP_COLOURS, _colours
+from lmtime.charts import GROUP_COLOURS, colours
 from lmtime.config import GCNConfig
 from lmtime.hardware import GPUS
 from lmtime.records import group_of
@@ -158,7 +158,7 @@ def _panel(shape: SimpleNamespace, cursor: str, title: str) -> alt.LayerChart:
         .encode(
             x=width,
             y=alt.Y("share:Q", axis=alt.Axis(format="%"), title="share of the step", stack="zero"),
-            color=_colours(
+            color=colours(
                 {name: GROUP_COLOURS[name] for name in GROUPS},
                 shorthand="group:N",
                 sort=list(GROUPS),

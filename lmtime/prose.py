@@ -40,7 +40,10 @@ def refused(study: str) -> Markdown | None:
         for r in found.records()
         if r.quality and r.owner == STEP
     ]
-    head = "Measured, but refused by the quality gate and not shown:\n\n"
+    head = (
+        "Measured, but refused by the quality gate and not shown (on a quiet machine, delete "
+        "`results/` and run the lab again):\n\n"
+    )
     return Markdown(head + "\n".join(lines)) if lines else None
 
 

@@ -229,7 +229,7 @@ def project_root(start: Path | None = None) -> Path:
 
 def results_root() -> Path:
     """Where this machine's rows go: `results` of the project, or LMTIME_RESULTS."""
-    return Path(os.environ.get("LMTIME_RESULTS") or project_root() / "results")
+    return Path(os.environ.get("LMTIME_RESULTS") or project_root() / "results").resolve()
 
 
 def studies(name: str) -> list[tuple[str, Study]]:

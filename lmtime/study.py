@@ -90,7 +90,7 @@ def _summary(done: Profile) -> list[str]:
         f"Marks cost {100 * (inflation.ratio - 1):.1f} % "
         f"({100 * (inflation.low - 1):.1f} to {100 * (inflation.high - 1):.1f})."
     ]
-    if inflation.low > INFLATION_TOLD:
+    if inflation.ratio > INFLATION_TOLD:
         lines.append("That is above 5 %: read the shares, not the milliseconds.")
     if not done.breakdown.warmed_up:
         lines.append("The step never became steady while warming up.")

@@ -70,6 +70,7 @@ def test_no_row_is_negative_and_the_middle_lies_in_the_band(name):
         assert 0 < row.latency_ms_low <= row.latency_ms <= row.latency_ms_high
         assert row.latency_ms_high <= 2 * row.latency_ms_low * (1 + 1e-12)
         assert 0 <= row.share_low <= row.share <= row.share_high <= 1
+        assert row.share == pytest.approx(row.latency_ms / step.latency_ms, rel=1e-12)
         assert row.flops >= 0
         assert row.bytes > 0
 

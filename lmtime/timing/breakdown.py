@@ -61,7 +61,7 @@ class Breakdown:
     @property
     def quality(self) -> str:
         """Empty, or why this must not be used as a result."""
-        if self.inflation.low > INFLATION_REFUSED:
+        if self.inflation.ratio > INFLATION_REFUSED:
             return f"the marks slow the step {self.inflation.ratio:.2f} times"
         if spread(self.plain_ms) > 0.25:
             return f"the plain step spreads {100 * spread(self.plain_ms):.0f} % (IQR / median)"
