@@ -131,7 +131,9 @@ def growth(rows: Iterable[dict], x: str, series: str, description: str) -> alt.L
     sizes = sorted({r["x"] for r in shown})
     base = alt.Chart(alt.Data(values=shown)).encode(
         x=alt.X(
-            "x:Q", scale=alt.Scale(type="log", base=2), title=x.replace("_", " "),
+            "x:Q",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=16),
+            title=x.replace("_", " "),
             axis=alt.Axis(values=sizes, format="d"),
         ),
         color=alt.Color("series:N", title=None, legend=alt.Legend(orient="top", labelLimit=320)),
