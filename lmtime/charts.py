@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 
 from lmtime.publishing import renderer
-from lmtime.records import GROUPS, STEP, Record
+from lmtime.records import GROUPS, STEP
 
 renderer.enable()
 
@@ -33,25 +33,25 @@ def colours(table: dict[str, str], title: str | None = None, **more: object) -> 
     return alt.Color(title=title, scale=scale, legend=alt.Legend(orient="top", columns=3), **more)
 
 
-def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
+def step_parts(rows: Sequence[dict], description: str) -> alt.LayerChart:
     """Share of the step of each owner and phase: bar, 95 % interval, and the prediction as a tick.
 
-    records: those of one configuration.
+    rows: those of one configuration, of `Record.to_row` or `Breakdown.rows`.
     """
-    parts = [r for r in records if r.owner != STEP]
-    rows = [
+    parts = [r for r in rows if r["owner"] != STEP]
+    shown = [
         {
-            "owner": r.owner,
-            "phase": r.phase,
-            "share": r.share,
-            "low": r.share_low,
-            "high": r.share_high,
-            "latency_ms": r.latency_ms,
-            "predicted": r.predicted_share,
+            "owner": r["owner"],
+            "phase": r["phase"],
+            "share": r["share"],
+            "low": r["share_low"],
+            "high": r["share_high"],
+            "latency_ms": r["latency_ms"],
+            "predicted": r.get("predicted_share"),
         }
         for r in parts
     ]
-    owners = list(dict.fromkeys(r.owner for r in sorted(parts, key=_place)))
+    owners = list(dict.fromkeys(r["owner"] for r in sorted(parts, key=_place)))
     tooltip = [
         "owner:N",
         "phase:N",
@@ -61,7 +61,7 @@ def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
         alt.Tooltip("latency_ms:Q", format=".2f", title="ms"),
         alt.Tooltip("predicted:Q", format=".1%", title="predicted share"),
     ]
-    base = alt.Chart(alt.Data(values=rows)).encode(
+    base = alt.Chart(alt.Data(values=shown)).encode(
         y=alt.Y("owner:N", sort=owners, title=None),
         yOffset=alt.YOffset("phase:N", sort=list(PHASE_COLOURS)),
         tooltip=tooltip,
@@ -77,11 +77,9 @@ def step_parts(records: Sequence[Record], description: str) -> alt.LayerChart:
     )
 
 
-def _place(record: Record) -> int:
+def _place(row: dict) -> int:
     """Order of the owners: as they run forward, the optimizer and what nobody owns last."""
-    return ["forward", "backward", "optimizer"].index(record.phase) + 3 * (
-        record.owner == "outside"
-    )
+    return list(PHASE_COLOURS).index(row["phase"]) + 3 * (row["owner"] == "outside")
 
 
 def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Chart:

@@ -44,8 +44,6 @@ def records_of(
     model: str, config: GCNConfig, setup: Setup, breakdown: Breakdown, conditions: Provenance
 ) -> list[Record]:
     """The measured columns: one row a part, then the step."""
-    rng = np.random.default_rng(setup.seed)
-    shares = stats.share_intervals(breakdown.samples_ms, rng)
     common = dict(
         run_id=conditions.run_id,
         study="profile",
@@ -58,42 +56,7 @@ def records_of(
         n_threads=conditions.n_threads,
         quality=breakdown.quality,
     )
-    rows = []
-    for i, (owner, phase) in enumerate(breakdown.parts):
-        summary = stats.summarise(breakdown.samples_ms[:, i], rng)
-        rows.append(
-            Record(
-                owner=owner,
-                phase=phase,
-                share=float(shares.shares[i]),
-                share_low=float(shares.low[i]),
-                share_high=float(shares.high[i]),
-                **_latency(summary),
-                **common,
-            )
-        )
-    whole = stats.summarise(breakdown.totals_ms, rng)
-    step = dict(owner=STEP, phase=STEP, share=1.0, share_low=1.0, share_high=1.0)
-    latency = _latency(whole) | {
-        "latency_ms": sum(r.latency_ms for r in rows),
-        "latency_ms_low": shares.total_low,
-        "latency_ms_high": shares.total_high,
-    }
-    return [*rows, Record(**step, **latency, **common)]
-
-
-def _latency(summary: stats.Summary) -> dict[str, object]:
-    return {
-        "latency_ms": summary.median,
-        "latency_ms_low": summary.low,
-        "latency_ms_high": summary.high,
-        "latency_ms_p05": summary.p05,
-        "latency_ms_p25": summary.p25,
-        "latency_ms_p50": summary.median,
-        "latency_ms_p75": summary.p75,
-        "latency_ms_p95": summary.p95,
-        "n": summary.n,
-    }
+    return [Record(**row, **common) for row in breakdown.rows(seed=setup.seed)]
 
 
 def with_work(

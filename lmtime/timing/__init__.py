@@ -3,6 +3,7 @@
 from lmtime.timing.breakdown import Breakdown, Span, measure, record_step
 from lmtime.timing.clock import Clock, CudaClock, WallClock, clock_for
 from lmtime.timing.ownership import OPTIMIZER, OUTSIDE, Ownership, region
+from lmtime.timing.profiling import profile
 from lmtime.timing.timer import StopRule, time_once, time_step, warm_up
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "WallClock",
     "clock_for",
     "measure",
+    "profile",
     "record_step",
     "region",
     "time_once",

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lmtime import records, stats
+from lmtime.records import STEP
 from lmtime.timing.clock import Clock
 from lmtime.timing.ownership import OUTSIDE, Ownership
 from lmtime.timing.timer import Step, StopRule, spread, time_once, warm_up
@@ -72,6 +73,43 @@ class Breakdown:
         columns = [i for i, p in enumerate(self.parts) if p[0] == owner and phase in (None, p[1])]
         return self.samples_ms[:, columns].sum(axis=1)
 
+    def rows(self, *, seed: int = 0) -> list[dict]:
+        """One row a part and one for the step: medians, quantiles, shares, all with intervals.
+
+        The keys are fields of `records.Record`. The step's `latency_ms` is the sum of its parts.
+        """
+        rng = np.random.default_rng(seed)
+        shares = stats.share_intervals(self.samples_ms, rng)
+        rows = []
+        for i, (owner, phase) in enumerate(self.parts):
+            share = {
+                "share": float(shares.shares[i]),
+                "share_low": float(shares.low[i]),
+                "share_high": float(shares.high[i]),
+            }
+            latency = _latency(stats.summarise(self.samples_ms[:, i], rng))
+            rows.append({"owner": owner, "phase": phase} | share | latency)
+        whole = _latency(stats.summarise(self.totals_ms, rng)) | {
+            "latency_ms": sum(row["latency_ms"] for row in rows),
+            "latency_ms_low": shares.total_low,
+            "latency_ms_high": shares.total_high,
+        }
+        step = dict(owner=STEP, phase=STEP, share=1.0, share_low=1.0, share_high=1.0)
+        return [*rows, step | whole]
+
+    def table(self) -> str:
+        """The rows as text, largest share first, and the price of the marks."""
+        rows = sorted(self.rows(), key=lambda row: -row["share"])
+        width = max(len(row["owner"]) for row in rows)
+        lines = [
+            f"{row['owner']:{width}}  {row['phase']:9}  {row['latency_ms']:10.3f} ms"
+            f"  {100 * row['share']:5.1f} %"
+            f"  ({100 * row['share_low']:.1f} to {100 * row['share_high']:.1f})"
+            for row in rows
+        ]
+        lines.append(f"Marks cost {100 * (self.inflation.ratio - 1):+.1f} %. {self.quality}")
+        return "\n".join(line.rstrip() for line in lines)
+
     def write_trace(self, path: Path) -> None:
         """The last instrumented step as a Chrome trace (chrome://tracing, Perfetto)."""
         events = [
@@ -87,6 +125,20 @@ class Breakdown:
             for span in self.last_step
         ]
         records.write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def _latency(summary: stats.Summary) -> dict[str, float | int]:
+    return {
+        "latency_ms": summary.median,
+        "latency_ms_low": summary.low,
+        "latency_ms_high": summary.high,
+        "latency_ms_p05": summary.p05,
+        "latency_ms_p25": summary.p25,
+        "latency_ms_p50": summary.median,
+        "latency_ms_p75": summary.p75,
+        "latency_ms_p95": summary.p95,
+        "n": summary.n,
+    }
 
 
 def record_step(step: Step, ownership: Ownership, clock: Clock) -> tuple[Span, ...]:
