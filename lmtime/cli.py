@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 failed; 2 the caller's mistake, told in one sentence.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import typer
 
 from lmtime import plans, terminal
 from lmtime.config import PRESETS, GCNConfig, configure
-from lmtime.errors import UsageError, unknown
+from lmtime.errors import UsageError
 from lmtime.records import document, write_text
 
 app = typer.Typer(
@@ -63,7 +64,7 @@ def profile(
     corpus: Annotated[str, typer.Option(help="See `lmtime corpus list`.")] = "movie-reviews",
     phase: Annotated[str, typer.Option(help="train or forward.")] = "train",
     device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help="fp32 or bf16 (autocast).")] = "fp32",
+    dtype: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
     steps: Annotated[Whole, typer.Option(help="Exact number of steps; else until steady.")] = None,
     json_to: Json = None,
     trace: Annotated[
@@ -77,20 +78,20 @@ def profile(
         return _list_presets(show_list)
     config = configure(model, **options)
     _require_folder(json_to, trace)
-    if steps is not None and steps < 3:
-        raise UsageError(f"--steps {steps} is too few for an interval: give 3 or more")
+    if steps is not None and steps < 1:
+        raise UsageError(f"--steps {steps} measures nothing: give 1 or more")
     from lmtime import study
     from lmtime.timing import StopRule
 
     rule = StopRule() if steps is None else StopRule(n_min=steps, n_max=steps, max_s=1e9)
-    setup = study.Setup(device=device, dtype=dtype, phase=phase, corpus=corpus, rule=rule)
+    setup = study.Setup(device, dtype, phase, corpus, rule=rule)
     with terminal.progress() as say:
         done = study.profile(model, config, setup, command=_command(), say=say)
     if trace is not None:
         done.breakdown.write_trace(trace)
     _emit(study.profile_document(done), json_to, terminal.print_profile)
     if done.breakdown.quality:
-        raise SystemExit(f"lmtime: not a result: {done.breakdown.quality}; rows are marked")
+        _say(f"lmtime: not a result, and its rows are marked: {done.breakdown.quality}")
 
 
 @app.command()
@@ -174,8 +175,7 @@ def study(
     device: Device = "auto",
 ) -> None:
     """Run every lab; what has been measured already is not measured again."""
-    if preset not in plans.PRESETS:
-        raise unknown("preset", preset, list(plans.PRESETS))
+    plans.check(preset)
     from lmtime.publishing.notebooks import labs, run_lab
     from lmtime.timing.conditions import find_device
 
@@ -287,7 +287,7 @@ def _require_folder(*paths: str | Path | None) -> None:
         if path in (None, "-"):
             continue
         folder = Path(path).resolve().parent
-        if not folder.is_dir() or Path(path).is_dir():
+        if not folder.is_dir() or Path(path).is_dir() or not os.access(folder, os.W_OK):
             raise UsageError(f"{path} cannot be written: name a file in a folder that exists")
 
 

@@ -13,14 +13,17 @@ from itertools import pairwise
 from lmtime.errors import UsageError, unknown
 
 OUTPUT_LAYER_NAMES = ("adaptive", "full")
-DTYPES = {"fp32": 4, "bf16": 2}  # name -> bytes of one activation
+MAX_SIZE = 2**40  # of any count or width; beyond it products are no exact numbers
 
 
 def _require_positive(config: object, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        whole = hasattr(value, "__index__") and not isinstance(value, bool)
+        if not whole or value < 1:
             raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
+        if value > MAX_SIZE:
+            raise UsageError(f"{name} is too large: {MAX_SIZE} is the most")
         object.__setattr__(config, name, int(value))  # NumPy's integers are not JSON's
 
 
@@ -41,8 +44,7 @@ class AdaptiveSoftmaxConfig:
     def __post_init__(self) -> None:
         _require_positive(self, ("hidden_size", "vocab_size"))
         object.__setattr__(self, "cutoffs", _checked_cutoffs(self.cutoffs, self.vocab_size))
-        if not 0.01 <= self.div_value <= 1000:  # powers of more extreme ones are no numbers
-            raise UsageError(f"div_value={self.div_value} must lie between 0.01 and 1000")
+        object.__setattr__(self, "div_value", _checked_div_value(self.div_value))
         if min(self.tail_dims) < 1:
             raise UsageError(
                 f"div_value={self.div_value:g} leaves tail cluster {len(self.cutoffs)} none of the "
@@ -67,6 +69,13 @@ class AdaptiveSoftmaxConfig:
         return tuple(
             int(self.hidden_size // self.div_value**i) for i in range(1, len(self.cutoffs) + 1)
         )
+
+
+def _checked_div_value(div_value: float) -> float:
+    """A plain float; powers of more extreme ones are no numbers."""
+    if not 0.01 <= div_value <= 1000:
+        raise UsageError(f"div_value={div_value} must lie between 0.01 and 1000")
+    return float(div_value)
 
 
 def _checked_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
@@ -113,7 +122,7 @@ class GCNConfig:
         _require_positive(self, _WHOLE_FIELDS)
         if self.output_layer not in OUTPUT_LAYER_NAMES:
             raise unknown("output layer", self.output_layer, list(OUTPUT_LAYER_NAMES))
-        object.__setattr__(self, "div_value", float(self.div_value))
+        object.__setattr__(self, "div_value", _checked_div_value(self.div_value))
         if self.output_layer == "adaptive":
             object.__setattr__(self, "cutoffs", self.adaptive.cutoffs)
 
@@ -154,6 +163,8 @@ def configure(model: str, **options: object) -> GCNConfig:
     if model not in PRESETS:
         raise unknown("model", model, list(PRESETS))
     given = {name: value for name, value in options.items() if value is not None}
+    if given.get("output_layer") == "full" and ("cutoffs" in given or "div_value" in given):
+        raise UsageError("a full softmax has no clusters: leave out cutoffs and div_value")
     if "hidden_size" in given:
         given.setdefault("final_hidden_size", given["hidden_size"])
     return dataclasses.replace(PRESETS[model], **given)

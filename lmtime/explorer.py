@@ -19,7 +19,7 @@ from lmtime.records import group_of
 
 GROUPS = ("embedding", "body", "output layer", "optimizer")
 WIDTHS = [2 ** (k / 4) for k in range(24, 49)]  # 64 to 4,096
-VOCABULARIES = (10_000, 33_278, 79_771)  # the last is all words of the default corpus
+VOCABULARIES = (20_000, 33_278, 79_771)  # the last is all words of the training split
 GPU_NAMES = [name for name in GPUS if GPUS[name].fp32_flops_per_s]
 
 
@@ -61,11 +61,10 @@ def growth_explorer() -> alt.VConcatChart:
     """
     h, f = alt.param(name="hidden_size"), alt.param(name="final_hidden_size")
     x = alt.datum.width
-    whole = _panel(traced_shape(x, x, widens=False), "hidden_size", "whole width")
-    alone = _panel(traced_shape(h, x, widens=True), "final_hidden_size", "final hidden state alone")
+    whole = _panel(_whole_ms(x), "hidden_size", "whole width")
+    alone = _panel(_alone_ms(h, x), "final_hidden_size", "final hidden state alone")
     chart = alt.vconcat(whole, alone).add_params(*_controls(), *_derived())
-    here = _share(traced_shape(h, h, widens=False))
-    there = _share(traced_shape(h, f, widens=True))
+    here, there = _share(_whole_ms(h)), _share(_alone_ms(h, f))
     sentence = [
         "With everything ", {"show": "k_hidden"}, " wide the output layer takes ",
         {"signal": here, "format": ".1%"}, " of the step; with a body of ", {"show": "k_hidden"},
@@ -131,15 +130,25 @@ def _traced_ms(shape: SimpleNamespace) -> dict[str, str]:
     return {name: expression(ms) for name, ms in group_ms(shape, hits, *rates).items()}
 
 
-def _share(shape: SimpleNamespace) -> str:
+def _whole_ms(width: Any) -> dict[str, str]:
+    """Everything is `width` wide."""
+    return _traced_ms(traced_shape(width, width, widens=False))
+
+
+def _alone_ms(body: Any, final: Any) -> dict[str, str]:
+    """The last layer ends in `final`; where that is the body's width, nothing widens."""
+    same, wider = _whole_ms(body), _traced_ms(traced_shape(body, final, widens=True))
+    equal = expression(body == final)
+    return {name: f"({equal}) ? ({same[name]}) : ({wider[name]})" for name in wider}
+
+
+def _share(ms: dict[str, str]) -> str:
     """Expression of the output layer's share of the step."""
-    ms = _traced_ms(shape)
     return f"({ms['output layer']}) / ({' + '.join(f'({text})' for text in ms.values())})"
 
 
-def _panel(shape: SimpleNamespace, cursor: str, title: str) -> alt.LayerChart:
+def _panel(ms: dict[str, str], cursor: str, title: str) -> alt.LayerChart:
     """Shares against the width as stacked areas, and a rule where the slider stands."""
-    ms = _traced_ms(shape)
     total = " + ".join(f"datum['{name}']" for name in ms)
     rows = alt.Data(values=[{"width": round(width, 2)} for width in WIDTHS])
     axis = alt.Axis(values=[2**k for k in range(6, 13)], format="d")

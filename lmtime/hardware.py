@@ -61,10 +61,6 @@ class Gpu:
             raise UsageError(f"{self.title} has no {dtype} arithmetic of its own: choose {has}")
         return rates[dtype]
 
-    def ridge(self, dtype: str) -> float:
-        """FLOPs per byte at which arithmetic and memory traffic take the same time."""
-        return ridge(self, dtype)
-
 
 def _gpu(
     name: str,

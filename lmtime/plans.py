@@ -5,8 +5,10 @@ Standard library only.
 
 from __future__ import annotations
 
+import os
+
 from lmtime.config import GCNConfig, configure
-from lmtime.errors import unknown
+from lmtime.errors import UsageError, unknown
 
 Plan = list[tuple[str, GCNConfig]]
 
@@ -14,28 +16,35 @@ PRESETS = ("smoke", "quick", "paper")
 
 # Least and most pairs of steps, spread (IQR / median) to stop at, seconds for one configuration.
 STOP_RULES = {
-    "smoke": {"n_min": 3, "n_max": 3, "max_spread": 1.0, "max_s": 5.0},
-    "quick": {"n_min": 15, "n_max": 40, "max_spread": 0.05, "max_s": 30.0},
+    "smoke": {"n_min": 6, "n_max": 6, "max_spread": 1.0, "max_s": 5.0},
+    "quick": {"n_min": 20, "n_max": 40, "max_spread": 0.05, "max_s": 40.0},
     "paper": {"n_min": 50, "n_max": 300, "max_spread": 0.02, "max_s": 300.0},
 }
 _SMOKE = {"vocab_size": 2_000, "cutoffs": (200, 800), "batch_size": 2, "seq_len": 16}
 
 
+def stop_rule(preset: str) -> dict[str, float]:
+    """The fields of the `StopRule` of a preset."""
+    check(preset)
+    return STOP_RULES[preset]
+
+
 def profile_plan(preset: str) -> Plan:
     """The network with each output layer; `paper` adds the wide network on long batches."""
-    _check(preset)
+    check(preset)
     models = ["gcn", "gcn-1024"] if preset == "paper" else ["gcn"]
     shape = _SMOKE | {"hidden_size": 32} if preset == "smoke" else {}
+    full = {name: value for name, value in shape.items() if name != "cutoffs"}
     return [
-        (model, configure(model, output_layer=layer, **shape))
+        (model, configure(model, output_layer=layer, **options))
         for model in models
-        for layer in ("adaptive", "full")
+        for layer, options in (("adaptive", shape), ("full", full))
     ]
 
 
 def hidden_sweep_plan(preset: str) -> Plan:
     """Growth of the whole width, then of the final hidden state alone behind a body of 256."""
-    _check(preset)
+    check(preset)
     shape = _SMOKE if preset == "smoke" else {"batch_size": 4}
     whole, alone, body = {
         "smoke": ((16, 32), (64,), 32),
@@ -47,6 +56,12 @@ def hidden_sweep_plan(preset: str) -> Plan:
     return [("gcn", config) for config in grown]
 
 
-def _check(preset: str) -> None:
+def check(preset: str) -> None:
+    """Refuse an unknown preset, and rows of a smoke test among real ones."""
     if preset not in PRESETS:
         raise unknown("preset", preset, list(PRESETS))
+    if preset == "smoke" and not os.environ.get("LMTIME_RESULTS"):
+        raise UsageError(
+            "preset smoke only tests a lab, its rows are no results: set LMTIME_RESULTS to a "
+            "scratch folder, or choose quick or paper"
+        )

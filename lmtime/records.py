@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,7 +114,14 @@ def document(command: str, provenance: dict, rows: list[dict], **more: object) -
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the whole file or nothing: the text is put beside it, then moved into its place."""
+    """Write the whole file or nothing: the text is put beside it, then moved into its place.
+
+    A link is followed, and what is no regular file (`/dev/stdout`) is written to, not replaced.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -140,6 +147,11 @@ def read_jsonl(path: Path) -> list[dict]:
                 f"{path}, line {number} is not JSON ({error.msg}): delete that line or the file"
             ) from None
     return rows
+
+
+def write_jsonl(path: Path, rows: Iterable[dict]) -> None:
+    """Replace a JSON Lines file, wholly or not at all."""
+    write_text(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
 def append_jsonl(path: Path, rows: Iterable[dict]) -> None:
@@ -172,14 +184,17 @@ class Study:
         """All rows that have been measured so far."""
         return [Record.from_row(row) for row in read_jsonl(self.path)]
 
-    def has(self, model: str, config: dict[str, object], **conditions: object) -> bool:
-        """Whether a row of this configuration, taken under these conditions, is already there."""
-        return any(
-            r.model == model
+    def runs(self, model: str, config: dict[str, object], **conditions: object) -> list[str]:
+        """Runs with usable rows of this configuration, taken under these conditions."""
+        return [
+            r.run_id
+            for r in self.records()
+            if r.owner == STEP
+            and not r.quality
+            and r.model == model
             and r.config == config
             and all(getattr(r, name) == value for name, value in conditions.items())
-            for r in self.records()
-        )
+        ]
 
     def provenance(self) -> dict[str, dict]:
         """{run_id: conditions} of the runs that this study's rows come from."""
@@ -194,7 +209,7 @@ class Study:
         """
         conditions, steps, predicted = self.provenance(), {}, {}
         for r in self.records():
-            if r.quality:
+            if r.quality or r.run_id not in conditions:
                 continue
             if r.owner == STEP:
                 steps[r.run_id] = r
@@ -212,10 +227,19 @@ class Study:
             for group in GROUPS
         ]
 
-    def add(self, records: Iterable[Record], provenance: Provenance) -> None:
-        """Append one configuration. The conditions go first: no row is ever without its own."""
+    def add(self, records: Sequence[Record], provenance: Provenance) -> None:
+        """Keep one measured configuration in place of what there was of it.
+
+        The conditions go first: no row is ever without its own.
+        """
+        new = records[0]
+        kept = [
+            r.to_row()
+            for r in self.records()
+            if (r.model, r.config, r.dtype) != (new.model, new.config, new.dtype)
+        ]
         append_jsonl(self.provenance_path, [dataclasses.asdict(provenance)])
-        append_jsonl(self.path, [record.to_row() for record in records])
+        write_jsonl(self.path, [*kept, *(record.to_row() for record in records)])
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -229,7 +253,7 @@ def project_root(start: Path | None = None) -> Path:
 
 def results_root() -> Path:
     """Where this machine's rows go: `results` of the project, or LMTIME_RESULTS."""
-    return Path(os.environ.get("LMTIME_RESULTS") or project_root() / "results").resolve()
+    return (project_root() / (os.environ.get("LMTIME_RESULTS") or "results")).resolve()
 
 
 def studies(name: str) -> list[tuple[str, Study]]:

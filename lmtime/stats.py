@@ -2,8 +2,9 @@
 
 Every interval is a 95 % percentile bootstrap of a median, over samples in the order they were
 taken. Where neighbours resemble each other (drift, throttling), blocks of neighbours are
-resampled: narrower than the truth even so (a nominal 95 % covers 80 to 90 % where neighbours
-correlate by 0.7 to 0.9), but not by half. NumPy only.
+resampled, and the interval is still too narrow: in simulated series whose neighbours correlate by
+0.5 it covers about 75 % with 15 samples, 88 % with 40 and 90 % with 200; by 0.9, 40, 55 and 82 %.
+NumPy only.
 """
 
 from __future__ import annotations

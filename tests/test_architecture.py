@@ -22,7 +22,7 @@ LAYERS = (
     {"softmax": "torch"},
     {"models": "torch"},
     {"timing": "torch numpy"},
-    {"report": "numpy", "study": "numpy"},
+    {"report": "numpy", "study": "numpy filelock"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },

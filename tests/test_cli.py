@@ -72,11 +72,11 @@ MISTAKES = {
     "profile gcn --vocab-size 5000": "cutoffs 2000,10000 do not fit a vocabulary of 5000 words",
     "profile gcn --batch-size 1000000": "lower batch_size to at most",
     "profile gcn --output-layer fast": "unknown output layer 'fast': choose one of adaptive, full",
-    "profile gcn --dtype fp8": "unknown dtype 'fp8': choose one of fp32, bf16",
+    "profile gcn --dtype fp8": "unknown dtype 'fp8': choose one of fp32, tf32, bf16",
     "profile gcn --phase backward": "unknown phase 'backward': choose one of train, forward",
     "profile gcn --device tpu": "unknown device 'tpu': choose one of auto, cpu, cuda",
     "profile gcn --corpus nosuch": "unknown corpus 'nosuch': choose one of",
-    "profile gcn --steps 2": "--steps 2 is too few for an interval: give 3 or more",
+    "profile gcn --steps 0": "--steps 0 measures nothing: give 1 or more",
     "profile gcn --json nosuch/a.json": "nosuch/a.json cannot be written: name a file in a folder",
     "profile gcn --json .": ". cannot be written: name a file in a folder that exists",
     "profile gcn --trace nosuch/a.json": "nosuch/a.json cannot be written",
@@ -233,7 +233,7 @@ def test_help_is_no_mistake(lmtime):
 def quick(monkeypatch):
     """Rates that need no measuring, and one thread: what is this small runs slower on more."""
     rates = Calibration("cpu", "A processor", 1, {"fp32": 1e11}, 1e10)
-    monkeypatch.setattr(study, "calibrate", lambda device, say: rates)
+    monkeypatch.setattr(study, "calibrate", lambda device, dtype, say: rates)
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -250,31 +250,32 @@ def test_a_profile_prints_only_json(lmtime, quick, tmp_path):
     assert {"n", "share", "share_low", "share_high", "flops", "bytes"} <= set(rows[0])
     assert (rows[-1]["owner"], rows[-1]["phase"], rows[-1]["n"]) == ("step", "step", 3)
     assert rows[-1]["latency_ms"] == sum(row["latency_ms"] for row in rows[:-1])
-    assert code == (1 if document["quality"] else 0)
+    assert code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
     parts = {(row["owner"], row["phase"]) for row in rows[:-1]}
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert {(event["name"], event["cat"]) for event in events} <= parts
+    found = {(event["name"], event["cat"]) for event in events}
+    assert found - {("marks", "backward")} <= parts
 
 
 @pytest.mark.parametrize("ratio, wanted", [(1.0, 0), (2.0, 1)])
-def test_what_is_no_result_is_printed_and_fails(ratio, wanted, lmtime, quick, monkeypatch):
+def test_what_is_no_result_is_printed_and_marked(ratio, wanted, lmtime, quick, monkeypatch):
     """The rows are there, marked, for whoever wants to see why."""
-    samples = np.ones((3, 1))
+    samples = np.ones((6, 1))
     done = Breakdown((("conv 1", "forward"),), samples, samples[:, 0] / ratio, 10, True)
     monkeypatch.setattr(study, "measure", lambda *_, **__: done)
     code, out, err = lmtime("profile", "gcn", *TINY, "--json", "-")
     document = json.loads(out)
     reason = "the marks slow the step 2.00 times" if wanted else ""
-    assert (code, document["quality"]) == (wanted, reason)
+    assert (code, document["quality"]) == (0, reason)
     assert {row["quality"] for row in document["rows"]} == {reason}
-    sentence = f"lmtime: not a result: {reason}; rows are marked\n"
+    sentence = f"lmtime: not a result, and its rows are marked: {reason}\n"
     assert err == (sentence if wanted else "")
 
 
 def test_a_profile_on_the_terminal_names_its_rows_and_its_trust(lmtime, quick):
     code, out, _ = lmtime("profile", "gcn", *TINY, "--phase", "forward", "--dtype", "bf16")
-    assert code in (0, 1)
+    assert code == 0
     lines = out.split("\n")
     assert lines[0].split()[:3] == ["owner", "phase", "ms"]
     owners = [line.split("  ")[0] for line in lines]

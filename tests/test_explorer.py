@@ -77,10 +77,8 @@ def test_the_explorer_starts_where_python_says():
     assert sizes["flops_per_s"] == v100.flops_per_s("fp32")
     assert sizes["bytes_per_s"] == v100.bytes_per_s
     hits = {k: v for k, v in derived.items() if k.startswith("hits")}
-    ms = explorer.traced_shape(
-        alt.param(name="hidden_size"), alt.param(name="final_hidden_size"), widens=True
-    )
-    text = explorer._share(ms)
+    h, f = alt.param(name="hidden_size"), alt.param(name="final_hidden_size")
+    text = explorer._share(explorer._alone_ms(h, f))
     found = evaluate(hits, [start | sizes])[0]
     share = evaluate({"share": text}, [start | sizes | found])[0]["share"]
     whole = {name: int(value) for name, value in sizes.items() if name.endswith("_size")}
@@ -112,3 +110,17 @@ def test_the_share_falls_when_all_grows_and_rises_when_the_final_state_grows():
 def test_colours_tell_the_groups_apart_and_name_them_all():
     assert set(charts.GROUP_COLOURS) == set(explorer.GROUPS) | {"outside"}
     assert len(set(charts.GROUP_COLOURS.values())) == len(charts.GROUP_COLOURS)
+
+
+@pytest.mark.parametrize("vocab_size", explorer.VOCABULARIES)
+@pytest.mark.parametrize("hidden, final", [(256, 256), (256, 1024), (64, 4096), (4096, 64)])
+def test_every_vocabulary_and_equal_widths_are_what_python_computes(vocab_size, hidden, final):
+    h, f = alt.param(name="hidden_size"), alt.param(name="final_hidden_size")
+    row = dict(hidden_size=hidden, final_hidden_size=final, vocab_size=vocab_size, batch_size=8)
+    row |= dict(flops_per_s=1.57e13, bytes_per_s=9e11)
+    config = GCNConfig(hidden, final, vocab_size=vocab_size)
+    hits = cost.tail_tokens(config.n_tokens, config.cutoffs, config.vocab_size)
+    row |= dict(zip(explorer._HITS, hits, strict=True))
+    page = evaluate(explorer._alone_ms(h, f), [row])[0]
+    python = explorer.group_ms(config, hits, row["flops_per_s"], row["bytes_per_s"])
+    assert page == pytest.approx(python, rel=1e-12)

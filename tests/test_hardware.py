@@ -132,15 +132,14 @@ def test_peak_is_cores_times_clock_times_two(name, n_cores, clock_mhz, bus_bits,
     ],
 )
 def test_ridge_points_are_the_known_ones(name, dtype, flops_per_byte):
-    assert GPUS[name].ridge(dtype) == pytest.approx(flops_per_byte, abs=0.6)
-    assert ridge(GPUS[name], dtype) == GPUS[name].ridge(dtype)
+    assert ridge(GPUS[name], dtype) == pytest.approx(flops_per_byte, abs=0.6)
 
 
 def test_ridge_points_agree_where_the_published_values_differ():
-    assert GPUS["l4"].ridge("tf32") == pytest.approx(202, rel=0.015)
-    assert GPUS["b200-sxm"].ridge("fp32") == pytest.approx(10, rel=0.05)
-    assert GPUS["b200-sxm"].ridge("tf32") == pytest.approx(141, rel=0.05)
-    assert GPUS["b200-sxm"].ridge("bf16") == pytest.approx(281, rel=0.05)
+    assert ridge(GPUS["l4"], "tf32") == pytest.approx(202, rel=0.015)
+    assert ridge(GPUS["b200-sxm"], "fp32") == pytest.approx(10, rel=0.05)
+    assert ridge(GPUS["b200-sxm"], "tf32") == pytest.approx(141, rel=0.05)
+    assert ridge(GPUS["b200-sxm"], "bf16") == pytest.approx(281, rel=0.05)
 
 
 @pytest.mark.parametrize("given", ["h100-sxm", "H100 SXM", "h100_sxm", " H100  sxm5 "])

@@ -249,22 +249,23 @@ def test_a_line_that_is_not_json_is_named_with_its_file(tmp_path, bad):
 
 def test_a_study_has_what_was_added_to_it_and_nothing_else(tmp_path):
     study, config = Study(tmp_path, "s"), dataclasses.asdict(GCNConfig())
-    assert not study.has("gcn", config)
+    assert not study.runs("gcn", config)
     study.add([record(), record(owner=STEP, phase=STEP)], conditions())
-    assert study.has("gcn", config)
-    assert study.has("gcn", config, dtype="fp32", study="s")
-    assert not study.has("gcn", config, dtype="bf16")
-    assert not study.has("gcn-1024", config)
-    assert not study.has("gcn", config | {"batch_size": 9})
-    assert not Study(tmp_path, "another").has("gcn", config)
+    assert study.runs("gcn", config)
+    assert study.runs("gcn", config, dtype="fp32", study="s")
+    assert not study.runs("gcn", config, dtype="bf16")
+    assert not study.runs("gcn-1024", config)
+    assert not study.runs("gcn", config | {"batch_size": 9})
+    assert not Study(tmp_path, "another").runs("gcn", config)
     assert study.records() == [record(), record(owner=STEP, phase=STEP)]
 
 
 def test_a_configuration_is_found_again_whatever_holds_its_cutoffs(tmp_path):
     """JSON knows no tuples: what is compared must not depend on it."""
     study = Study(tmp_path, "s")
-    study.add([record(config=dataclasses.asdict(GCNConfig(cutoffs=[5, 70])))], conditions())
-    assert study.has("gcn", dataclasses.asdict(GCNConfig(cutoffs=(5, 70))))
+    config = dataclasses.asdict(GCNConfig(cutoffs=[5, 70]))
+    study.add([record(config=config, owner=STEP, phase=STEP)], conditions())
+    assert study.runs("gcn", dataclasses.asdict(GCNConfig(cutoffs=(5, 70))))
 
 
 def test_no_row_is_ever_without_its_conditions(tmp_path, monkeypatch):

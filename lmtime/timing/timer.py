@@ -24,9 +24,9 @@ class StopRule:
     max_s: float = 60.0
 
     def is_over(self, samples_ms: list[float], elapsed_s: float) -> bool:
-        """Whether enough has been seen, or the budget is spent (never before three samples)."""
+        """Whether enough has been seen, or the budget is spent (not before three samples)."""
         n = len(samples_ms)
-        if n < 3:
+        if n < max(1, min(3, self.n_max)):
             return False
         if n >= self.n_max or elapsed_s >= self.max_s:
             return True

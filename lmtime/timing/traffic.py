@@ -1,0 +1,107 @@
+"""Bytes that one executed operator moves: each operand read once, each result written once.
+
+Operators that touch only some rows of an operand stand in a table; views cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+
+
+def size(*tensors: object) -> int:
+    """Bytes of those that are tensors."""
+    return sum(_stored(t) for t in tensors if isinstance(t, Tensor))
+
+
+def _stored(tensor: Tensor) -> int:
+    """Bytes; of a sparse tensor those of the values that it has and of their places."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(t.nbytes for t in (tensor.crow_indices(), tensor.col_indices(), tensor.values()))
+    return tensor.numel() * tensor.element_size()
+
+
+def _conv_backward_bytes(args: tuple, out: tuple) -> int:
+    """One kernel for each gradient asked for; all read the incoming one."""
+    grad, x, weight = args[:3]
+    wants_x, wants_weight, wants_bias = args[-1]
+    needed = wants_x * size(grad, weight) + wants_weight * size(grad, x) + wants_bias * size(grad)
+    return needed + size(*out)
+
+
+def _row(table: Tensor) -> int:
+    return table.shape[-1] * table.element_size()
+
+
+def _embedding_bag_bytes(args: tuple, out: tuple) -> int:
+    """One row of the table for each id, and what is written: the bags and where they are."""
+    return size(*args[1:3], *out) + args[1].numel() * _row(args[0])
+
+
+# Operators that read or write only some rows of an operand: (arguments, result) -> bytes.
+BYTES: dict[object, Callable[[tuple, object], int]] = {
+    aten.embedding: lambda args, out: size(args[1]) + 2 * size(out),
+    aten.embedding_dense_backward: lambda args, out: 3 * size(args[0]) + size(args[1], out),
+    aten._embedding_bag: _embedding_bag_bytes,
+    aten._embedding_bag_forward_only: _embedding_bag_bytes,
+    aten._embedding_bag_dense_backward: lambda args, out: (
+        size(args[1], args[2], out) + 3 * args[1].numel() * _row(out)
+    ),
+    aten.index_select: lambda args, out: size(args[2]) + 2 * size(out),
+    aten.gather: lambda args, out: size(args[2]) + 2 * size(out),
+    aten.index: lambda args, out: size(*args[1]) + 2 * size(out),
+    aten.index_copy_: lambda args, out: size(args[2]) + 2 * size(args[3]),
+    aten.index_fill_: lambda args, out: size(args[2]) + args[2].numel() * args[0].element_size(),
+    aten.nll_loss_forward: lambda args, out: size(args[1]) + 2 * size(out[0]) + size(out[1]),
+    aten.nll_loss_backward: lambda args, out: size(args[0], args[2], args[6], out),
+    aten.convolution_backward: _conv_backward_bytes,
+    aten.new_zeros: lambda args, out: size(out),
+    aten.ones_like: lambda args, out: size(out),
+    aten.zeros_like: lambda args, out: size(out),
+    aten.full_like: lambda args, out: size(out),
+    aten.fill_: lambda args, out: size(out),
+    aten.zero_: lambda args, out: size(out),
+    aten._foreach_zero_: lambda args, out: size(*args[0]),
+    aten.copy_: lambda args, out: size(args[1], out),
+    aten._foreach_copy_: lambda args, out: size(*args[0], *args[1]),
+    aten.new_empty: lambda args, out: 0,
+    aten.empty_like: lambda args, out: 0,
+    aten.empty: lambda args, out: 0,
+    aten.new_empty_strided: lambda args, out: 0,
+    aten.empty_strided: lambda args, out: 0,
+    aten._unsafe_view: lambda args, out: 0,
+}
+
+
+def bytes_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object) -> int:
+    """By the table, or each operand read and each result written."""
+    packet = func._overloadpacket
+    if packet in BYTES:
+        return BYTES[packet](args, out)
+    if is_view(func):
+        return 0
+    read = size(*tree_leaves((args, kwargs)))
+    written = size(*tree_leaves(out)) or sum(size(*tree_leaves(a)) for a in _written(func, args))
+    return read + written
+
+
+def is_view(func: torch._ops.OpOverload) -> bool:
+    """Results that only alias an argument move nothing, nor does a new shape in place."""
+    if torch.Tag.inplace_view in func.tags:
+        return True
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
+
+
+def _written(func: torch._ops.OpOverload, args: tuple) -> Iterator[object]:
+    """Arguments that an in-place operator changes and does not return (`_foreach_...`)."""
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield value
