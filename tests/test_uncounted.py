@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from counting import counted
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import custom_op
 
 
@@ -15,10 +16,12 @@ def custom_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 SQUARE = torch.eye(4)
+RAGGED = torch.nested.nested_tensor([torch.ones(1, 3, 3), torch.ones(1, 5, 5)])
 WITHOUT_FORMULA = {
     "a custom operator": (lambda: custom_product(SQUARE, SQUARE), "lmtime_tests.product"),
     "a sparse product": (lambda: SQUARE.to_sparse() @ SQUARE, "aten.mm"),
     "a complex product": (lambda: SQUARE.cfloat() @ SQUARE.cfloat(), "aten.mm"),
+    "a ragged product": (lambda: RAGGED @ RAGGED, "aten.matmul"),
     "distances": (lambda: torch.cdist(SQUARE, SQUARE), "aten._cdist_forward"),
     "a bilinear form": (lambda: F.bilinear(SQUARE, SQUARE, torch.ones(2, 4, 4)), "aten._trilinear"),
     "a transform": (lambda: torch.fft.rfft(SQUARE), "aten._fft_r2c"),
@@ -46,6 +49,18 @@ def test_a_tensor_made_of_others_is_counted_by_what_it_is_made_of():
     rows = torch.nested.nested_tensor([torch.zeros(3, 4), torch.zeros(5, 4)], layout=torch.jagged)
     found = counted(lambda: F.linear(rows, torch.zeros(6, 4)))
     assert (found.total.flops, dict(found.uncounted)) == (2 * 8 * 4 * 6, {})
+
+
+def test_tensors_without_values_are_counted_by_shape():
+    def step():
+        with FakeTensorMode():
+            q, mask = torch.empty(2, 4, 8, 16), torch.zeros(8, 8)
+            F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+            nn.Linear(3, 4)(torch.empty(2, 3))
+
+    found = counted(step)
+    assert found.total.flops == 4 * 8 * 8 * 8 * 16 + 2 * 2 * 3 * 4
+    assert not found.uncounted
 
 
 def test_second_derivatives_hide_nothing():
