@@ -101,12 +101,17 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
         .mark_bar()
         .encode(
             y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
-            x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step"),
+            x=alt.X(
+                "share:Q",
+                axis=alt.Axis(format="%"),
+                title="share of the step",
+                scale=alt.Scale(domain=[0, 1], nice=False, clamp=True),
+            ),
             color=colours(GROUP_COLOURS, shorthand="group:N", sort=list(GROUPS)),
             order=alt.Order("place:Q"),
             tooltip=["bar:N", "group:N", alt.Tooltip("share:Q", format=".1%")],
         )
-        .properties(description=description, height=alt.Step(56), autosize=FIT_WIDTH)
+        .properties(description=description, height=alt.Step(62), autosize=FIT_WIDTH)
     )
 
 
