@@ -7,8 +7,10 @@ Every field is a number or a name that a command-line option sets (`hidden_size`
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from lmtime.errors import UsageError, unknown
 
@@ -55,13 +57,12 @@ class AdaptiveSoftmaxConfig:
     @property
     def head_size(self) -> int:
         """Rows of the head matrix: the short list and one entry for each tail cluster."""
-        return self.cutoffs[0] + len(self.cutoffs)
+        return head_size(self.cutoffs)
 
     @property
     def tail_sizes(self) -> tuple[int, ...]:
         """Words in each tail cluster."""
-        ends = (*self.cutoffs[1:], self.vocab_size)
-        return tuple(end - start for start, end in zip(self.cutoffs, ends, strict=True))
+        return tuple(tail_sizes(self.cutoffs, self.vocab_size))
 
     @property
     def tail_dims(self) -> tuple[int, ...]:
@@ -69,6 +70,17 @@ class AdaptiveSoftmaxConfig:
         return tuple(
             int(self.hidden_size // self.div_value**i) for i in range(1, len(self.cutoffs) + 1)
         )
+
+
+def head_size(cutoffs: Sequence[Any]) -> Any:
+    """Rows of the head matrix; also of Altair parameters."""
+    return cutoffs[0] + len(cutoffs)
+
+
+def tail_sizes(cutoffs: Sequence[Any], vocab_size: Any) -> list[Any]:
+    """Words in each tail cluster; also of Altair parameters."""
+    ends = (*cutoffs[1:], vocab_size)
+    return [end - start for start, end in zip(cutoffs, ends, strict=True)]
 
 
 def _checked_div_value(div_value: float) -> float:

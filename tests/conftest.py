@@ -1,6 +1,7 @@
-"""Folders for the tests of corpora, so that none depends on what this machine holds."""
+"""What tests share: folders that do not depend on what this machine holds, and one thread."""
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -20,3 +21,12 @@ def wikitext(own_folders, tmp_path, monkeypatch):
         (folder / f"{split}.txt").write_text(text, encoding="utf-8")
     monkeypatch.setenv("LMTIME_DATA", str(folder.parent))
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """What is this small runs slower on more."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n_threads)

@@ -34,13 +34,7 @@ CONFIGS = {
 every_config = pytest.mark.parametrize("name", CONFIGS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """What is this small runs slower on more."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def batch(config, seed=1):

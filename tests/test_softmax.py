@@ -29,13 +29,7 @@ every_layer = pytest.mark.parametrize("name", LAYERS)
 every_reduction = pytest.mark.parametrize("reduction", REDUCTIONS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """What is this small runs slower on more."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(name, *, dtype=torch.float64, **options):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lmtime.config import head_size, tail_sizes
 from lmtime.cost.operators import Cost, matmul, matmul_backward, traffic
 
 Rows = dict[tuple[str, str], list[Cost]]
@@ -39,7 +40,7 @@ def full(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_bytes:
 def adaptive(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_bytes: float) -> Rows:
     """torch's `AdaptiveLogSoftmaxWithLoss`: a partition, a head over all tokens, narrow tails."""
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
-    head_size = shape.cutoffs[0] + len(shape.cutoffs)
+    head = head_size(shape.cutoffs)
     forward = [
         traffic(2 * n * d, b),  # hidden states in rows
         traffic(0, b, ids=n, masks=n),  # which targets are ignored
@@ -47,18 +48,20 @@ def adaptive(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_by
         traffic(n, b),  # zeroed result
         *_cluster_rows(n, n - sum(tail_tokens), b),
         traffic(0, b, ids=3 * (n - sum(tail_tokens))),  # short list: the target is its own entry
-        matmul(n, d, head_size, b),
-        traffic(2 * n * head_size, b),  # log-softmax
+        matmul(n, d, head, b),
+        traffic(2 * n * head, b),  # log-softmax
         traffic(2 * n, b, ids=n),  # gather
         traffic(3 * n + 2 * n + n + 1 + 2 * n, b),  # add the tails, negate, torch's mean, negate
     ]
     backward = [
         traffic(2 * n, b),  # negate
-        *_gathered_log_softmax_backward(n, head_size, b),
-        *matmul_backward(n, d, head_size, b),
+        *_gathered_log_softmax_backward(n, head, b),
+        *matmul_backward(n, d, head, b),
     ]
     for i, (hits, size, width) in enumerate(
-        zip(tail_tokens, _tail_sizes(shape), _tail_dims(shape), strict=True)
+        zip(
+            tail_tokens, tail_sizes(shape.cutoffs, shape.vocab_size), _tail_dims(shape), strict=True
+        )
     ):
         forward += _tail(n, d, hits, size, width, b)
         backward += _tail_backward(n, d, hits, size, width, b)
@@ -80,14 +83,9 @@ def parameters(shape: Any) -> float:
     if shape.output_layer == "full":
         return shape.final_hidden_size * shape.vocab_size
     d = shape.final_hidden_size
-    tails = zip(_tail_sizes(shape), _tail_dims(shape), strict=True)
-    head = d * (shape.cutoffs[0] + len(shape.cutoffs))
+    tails = zip(tail_sizes(shape.cutoffs, shape.vocab_size), _tail_dims(shape), strict=True)
+    head = d * head_size(shape.cutoffs)
     return head + sum(d * width + width * size for size, width in tails)
-
-
-def _tail_sizes(shape: Any) -> list[float]:
-    ends = [*shape.cutoffs[1:], shape.vocab_size]
-    return [end - start for start, end in zip(shape.cutoffs, ends, strict=True)]
 
 
 def _tail_dims(shape: Any) -> list[float]:
