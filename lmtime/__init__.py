@@ -3,8 +3,9 @@
 The flow is the layout; a module imports only from those before it:
 
     errors, config, plans      what is timed, what a lab measures        standard library
-    hardware                   on what: published peaks, measured rates  standard library
+    hardware                   on what: published peaks                  standard library
     records                    rows and their provenance                 standard library
+    calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
     stats                      medians, intervals, differences           numpy
     sources, corpora           where text comes from; token streams      numpy

@@ -115,6 +115,77 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
     )
 
 
+KIND_COLOURS = {
+    "matrix products": "#D55E00",
+    "softmax passes": "#E69F00",
+    "index and scatter": "#56B4E9",
+    "elementwise and copies": "#CC79A7",
+    "waiting": "#009E73",
+    "without an operator": "#0072B2",
+    "idle": "#999999",
+}
+
+
+def kind_shares(rows: Iterable[dict], label: str, description: str) -> alt.Chart:
+    """Stacked bars, one a row of `label`: what a group of owners does with its time.
+
+    rows: of `Study.kind_rows`, each with a field `label` that names its bar; "|" breaks lines.
+    """
+    kinds = list(KIND_COLOURS)
+    shown = [
+        {"bar": r[label], "kind": r["kind"], "share": r["share"], "place": kinds.index(r["kind"])}
+        for r in rows
+    ]
+    present = {r["kind"] for r in shown}
+    table = {kind: colour for kind, colour in KIND_COLOURS.items() if kind in present}
+    return (
+        alt.Chart(alt.Data(values=shown))
+        .mark_bar()
+        .encode(
+            y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
+            x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the traced step"),
+            color=colours(table, shorthand="kind:N", sort=list(table)),
+            order=alt.Order("place:Q"),
+            tooltip=["bar:N", "kind:N", alt.Tooltip("share:Q", format=".1%")],
+        )
+        .properties(description=description, height=alt.Step(62), autosize=FIT_WIDTH)
+    )
+
+
+def time_and_flops(rows: Iterable[dict], description: str) -> alt.LayerChart:
+    """Share of the output layer by model: of the time of a step, measured, and of the FLOPs.
+
+    rows: {"model", "flops_share"}, and where it was measured "share", "share_low", "share_high".
+    """
+    shown = [
+        {
+            "model": r["model"],
+            "flops": r["flops_share"],
+            "share": r.get("share"),
+            "low": r.get("share_low"),
+            "high": r.get("share_high"),
+        }
+        for r in rows
+    ]
+    base = alt.Chart(alt.Data(values=shown)).encode(
+        y=alt.Y("model:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
+    )
+    share = alt.Axis(format="%")
+    bars = base.mark_bar(color="#D55E00", opacity=0.45).encode(
+        x=alt.X("flops:Q", axis=share, title="output layer's share: FLOPs (bar), time (point)"),
+        tooltip=[
+            "model:N",
+            alt.Tooltip("flops:Q", format=".1%", title="share of FLOPs"),
+            alt.Tooltip("share:Q", format=".1%", title="share of time"),
+        ],
+    )
+    intervals = base.mark_rule(strokeWidth=2, color="#0072B2").encode(x="low:Q", x2="high:Q")
+    points = base.mark_point(filled=True, size=60, opacity=1, color="#0072B2").encode(x="share:Q")
+    return alt.layer(bars, intervals, points).properties(
+        description=description, height=alt.Step(22), autosize=FIT_WIDTH
+    )
+
+
 def growth(rows: Iterable[dict], x: str, series: str, description: str) -> alt.LayerChart:
     """Share of the output layer against a size: measured points with intervals, predicted lines.
 

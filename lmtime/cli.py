@@ -16,8 +16,10 @@ from typing import Annotated, Optional
 import typer
 
 from lmtime import plans, terminal
-from lmtime.config import PRESETS, GCNConfig, configure
+from lmtime.calibration import read_calibration, write_calibration
+from lmtime.config import PRESETS, configure, model_name, preset_row
 from lmtime.errors import UsageError
+from lmtime.options import shaped
 from lmtime.records import document, write_text
 
 app = typer.Typer(
@@ -29,39 +31,21 @@ app = typer.Typer(
 corpus_app = typer.Typer(help="Text to measure on.")
 app.add_typer(corpus_app, name="corpus")
 
-Model = Annotated[Optional[str], typer.Argument(help="A preset: see --list.")]
+Model = Annotated[Optional[str], typer.Argument(help="A preset (see --list) or a config.json.")]
 Whole = Optional[int]
-HiddenSize = Annotated[Whole, typer.Option(help="Width of the body; the final width follows it.")]
-FinalHiddenSize = Annotated[Whole, typer.Option(help="Width before the output layer.")]
-EmbeddingSize = Annotated[Whole, typer.Option(help="Width of the embedding.")]
-KernelSize = Annotated[Whole, typer.Option(help="Taps of a convolution.")]
-NLayers = Annotated[Whole, typer.Option(help="Number of convolutions.")]
-VocabSize = Annotated[Whole, typer.Option(help="Words of the vocabulary.")]
-Cutoffs = Annotated[Optional[str], typer.Option(help="Ends of the clusters, as in 2000,10000.")]
-DivValue = Annotated[Optional[float], typer.Option(help="Ratio of one tail's width to the next.")]
-OutputLayer = Annotated[Optional[str], typer.Option(help="adaptive or full.")]
-BatchSize = Annotated[Whole, typer.Option(help="Sequences in a step.")]
-SeqLen = Annotated[Whole, typer.Option(help="Tokens in a sequence.")]
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 List = Annotated[bool, typer.Option("--list", help="List the presets and stop.")]
 
 
 @app.command()
+@shaped
 def profile(
     model: Model = None,
-    hidden_size: HiddenSize = None,
-    final_hidden_size: FinalHiddenSize = None,
-    embedding_size: EmbeddingSize = None,
-    kernel_size: KernelSize = None,
-    n_layers: NLayers = None,
-    vocab_size: VocabSize = None,
-    cutoffs: Cutoffs = None,
-    div_value: DivValue = None,
-    output_layer: OutputLayer = None,
-    batch_size: BatchSize = None,
-    seq_len: SeqLen = None,
-    corpus: Annotated[str, typer.Option(help="See `lmtime corpus list`.")] = "movie-reviews",
+    shape: dict | None = None,
+    corpus: Annotated[
+        Optional[str], typer.Option(help="See `lmtime corpus list`; the model's own if absent.")
+    ] = None,
     phase: Annotated[str, typer.Option(help="train or forward.")] = "train",
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
@@ -73,10 +57,9 @@ def profile(
     show_list: List = False,
 ) -> None:
     """Measure where the time of one step goes on this machine, layer by layer."""
-    options = _shape_options(locals())
     if show_list or model is None:
         return _list_presets(show_list)
-    config = configure(model, **options)
+    config = configure(model, **shape)
     _require_folder(json_to, trace)
     if steps is not None and steps < 1:
         raise UsageError(f"--steps {steps} measures nothing: give 1 or more")
@@ -86,28 +69,19 @@ def profile(
     rule = StopRule() if steps is None else StopRule(n_min=steps, n_max=steps, max_s=1e9)
     setup = study.Setup(device, dtype, phase, corpus, rule=rule)
     with terminal.progress() as say:
-        done = study.profile(model, config, setup, command=_command(), say=say)
+        done = study.profile(model_name(model), config, setup, command=_command(), say=say)
     if trace is not None:
-        done.breakdown.write_trace(trace)
+        done.measured.trace.write(trace)
     _emit(study.profile_document(done), json_to, terminal.print_profile)
-    if done.breakdown.quality:
-        _say(f"lmtime: not a result, and its rows are marked: {done.breakdown.quality}")
+    if done.measured.quality:
+        _say(f"lmtime: not a result, and its rows are marked: {done.measured.quality}")
 
 
 @app.command()
+@shaped
 def predict(
     model: Model = None,
-    hidden_size: HiddenSize = None,
-    final_hidden_size: FinalHiddenSize = None,
-    embedding_size: EmbeddingSize = None,
-    kernel_size: KernelSize = None,
-    n_layers: NLayers = None,
-    vocab_size: VocabSize = None,
-    cutoffs: Cutoffs = None,
-    div_value: DivValue = None,
-    output_layer: OutputLayer = None,
-    batch_size: BatchSize = None,
-    seq_len: SeqLen = None,
+    shape: dict | None = None,
     gpu: Annotated[Optional[str], typer.Option(help="A GPU by name; v100-sxm2 if absent.")] = None,
     calibration: Annotated[
         Optional[Path], typer.Option(help="Rates measured by `lmtime calibrate`.")
@@ -117,18 +91,17 @@ def predict(
     show_list: List = False,
 ) -> None:
     """Predict the time of one training step from shapes alone, for any GPU of the table."""
-    options = _shape_options(locals())
     if show_list or model is None:
         return _list_presets(show_list)
     if gpu is not None and calibration is not None:
         raise UsageError("--gpu and --calibration were both given: choose one device")
-    config = configure(model, **options)
+    config = configure(model, **shape)
     from lmtime.cost.predict import predict as predicted
-    from lmtime.hardware import find_gpu, read_calibration
+    from lmtime.hardware import find_gpu
 
     device = read_calibration(calibration) if calibration else find_gpu(gpu or "v100-sxm2")
     _require_folder(json_to)
-    rows = [r.to_row() for r in predicted(model, config, device, dtype=dtype)]
+    rows = [r.to_row() for r in predicted(model_name(model), config, device, dtype=dtype)]
     source = getattr(device, "source", None) or getattr(device, "provenance", None)
     conditions = {"command": _command(), "device": rows[0]["device_name"], "source": source}
     _emit(document("predict", conditions, rows), json_to, terminal.print_prediction)
@@ -137,18 +110,18 @@ def predict(
 @app.command()
 def calibrate(
     device: Device = "auto",
+    dtype: Annotated[Optional[list[str]], typer.Option(help="fp32 if absent; repeatable.")] = None,
     out: Annotated[Optional[Path], typer.Option(help="Write the JSON here, not to output.")] = None,
 ) -> None:
-    """Measure two rates of this device: large matrix products and large copies."""
+    """Measure rates by size, and what launching and waiting cost; below 2 minutes."""
     _require_folder(out)
-    from lmtime.hardware import write_calibration
-    from lmtime.timing.calibrate import calibrate as measured
+    from lmtime.timing.calibrate import calibrate_fully
     from lmtime.timing.conditions import find_device
 
     with terminal.progress() as say:
-        found = measured(find_device(device), say=say)
+        found = calibrate_fully(find_device(device), dtype, command=_command(), say=say)
     if out is None:
-        typer.echo(found.to_json())
+        typer.echo(found.to_json(), nl=False)
     else:
         write_calibration(out, found)
         _say(f"wrote {out}")
@@ -219,7 +192,7 @@ def corpus_fetch(name: str) -> None:
 
 
 @corpus_app.command("show")
-def corpus_show(name: str, vocab_size: VocabSize = None, json_to: Json = None) -> None:
+def corpus_show(name: str, vocab_size: Whole = None, json_to: Json = None) -> None:
     """Tokens, types, coverage and the most frequent words of a corpus."""
     from lmtime import corpora
 
@@ -254,31 +227,10 @@ def main() -> None:
 # -- helpers ----------------------------------------------------------------------------------
 
 
-def _shape_options(given: dict[str, object]) -> dict[str, object]:
-    """The options of a command that are fields of a configuration."""
-    fields = GCNConfig.__dataclass_fields__
-    options = {name: value for name, value in given.items() if name in fields}
-    if options["cutoffs"] is not None:
-        parts = options["cutoffs"].split(",")
-        try:
-            options["cutoffs"] = tuple(int(part) for part in parts)
-        except ValueError:
-            raise UsageError(
-                f"--cutoffs {options['cutoffs']!r} is not a list of whole numbers: "
-                f"write them as in 2000,10000"
-            ) from None
-    return options
-
-
 def _list_presets(asked: bool) -> None:
     if not asked:
         raise UsageError(f"no model was given: choose one of {', '.join(PRESETS)}")
-    terminal.print_rows(
-        [
-            {"field": field, **{name: vars(config)[field] for name, config in PRESETS.items()}}
-            for field in GCNConfig.__dataclass_fields__
-        ]
-    )
+    terminal.print_rows([preset_row(name) for name in PRESETS])
 
 
 def _require_folder(*paths: str | Path | None) -> None:

@@ -15,12 +15,14 @@ import zipfile
 import zlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from lmtime import sources, wordcounts
 from lmtime.errors import UsageError, unknown
 from lmtime.sources import NAMES, SEED, TOKENISER, Found, cache_folder
 
@@ -127,6 +129,12 @@ class Corpus:
         return ((tokens[:, w].astype(np.int64), targets[:, w].astype(np.int64)) for w in windows)
 
 
+def tail_hits(targets: np.ndarray, cutoffs: Sequence[int], vocab_size: int) -> list[int]:
+    """How many targets lie in each tail cluster; none where there are no cutoffs."""
+    edges = (*cutoffs, vocab_size)
+    return [int(((low <= targets) & (targets < high)).sum()) for low, high in pairwise(edges)]
+
+
 def load(name: str, *, vocab_size: int | None = None, progress: Progress | None = None) -> Corpus:
     """A corpus cut to vocab_size words; None: as many as its row of NAMES says."""
     corpus, _ = _prepared(name, True, progress)
@@ -172,6 +180,9 @@ def _prepared(name: str, partial: bool, progress: Progress | None) -> tuple[Corp
     if name not in NAMES:
         raise unknown("corpus", name, list(NAMES))
     found = NAMES[name].find(partial)
+    if not NAMES[name].is_text:
+        words, streams = wordcounts.draw()
+        return _corpus(name, words, streams, wordcounts.NOTE), sources.counts_path()
     key = hashlib.sha256(f"{TOKENISER} {SEED} {found.sha256}".encode()).hexdigest()[:16]
     path = cache_folder() / f"{name}-{key}.npz"
     corpus = _read_cache(path, name, found.note)
@@ -213,7 +224,7 @@ def _encoded(name: str, found: Found, progress: Progress) -> Corpus:
     return _corpus(name, [words[i] for i in order], ranked, found.note)
 
 
-def _corpus(name: str, words: list[str], splits: dict[str, np.ndarray], note: str) -> Corpus:
+def _corpus(name: str, words: Sequence[str], splits: dict[str, np.ndarray], note: str) -> Corpus:
     """A Corpus with its content hash; the streams become read-only."""
     digest = hashlib.sha256("\n".join(words).encode())
     for split, stream in splits.items():

@@ -1,4 +1,4 @@
-"""The one exception for a mistake of the caller's. Standard library only."""
+"""The exceptions for mistakes of the caller's. Standard library only."""
 
 
 class UsageError(ValueError):
@@ -6,6 +6,10 @@ class UsageError(ValueError):
 
     The command line prints the sentence and exits with 2.
     """
+
+
+class TooLarge(UsageError):
+    """What was asked for does not fit into the memory of the device."""
 
 
 def unknown(kind: str, given: object, allowed: list[str]) -> UsageError:

@@ -1,18 +1,15 @@
-"""What a device can do: published dense peaks of GPUs, and what a device was measured to do.
+"""What a device can do at most: published dense peaks of GPUs, and the bound of a CPU.
 
 Standard library only.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Protocol
 
 from lmtime.errors import UsageError, unknown
-from lmtime.records import SCHEMA, document, write_text
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
@@ -50,6 +47,15 @@ class Gpu:
     bytes_per_s: float
     l2_bytes: int | None
     source: str
+
+    @property
+    def margin(self) -> float:
+        """How far above its published peak a card may be measured.
+
+        Cards for play raise their clock above the boost clock that their peak is computed from;
+        5 % is for what is rounded.
+        """
+        return 1.25 if self.title.startswith(("GeForce", "Titan")) else 1.05
 
     def flops_per_s(self, dtype: str) -> float:
         """Peak rate in `dtype`, one of PRECISIONS."""
@@ -140,6 +146,39 @@ def _key(name: str) -> str:
     return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
+# What torch.cuda.get_device_name() reports, without the maker's words; others have no row.
+REPORTED = {
+    "gtx-1080-ti": "gtx-1080-ti",
+    "titan-x-(pascal)": "titan-x-pascal",
+    "titan-xp": "titan-xp",
+    "p100-sxm2-16gb": "p100-sxm2",
+    "p100-pcie-16gb": "p100-pcie",
+    "v100-sxm2-16gb": "v100-sxm2",
+    "v100-sxm2-32gb": "v100-sxm2",
+    "v100-pcie-16gb": "v100-pcie",
+    "v100-pcie-32gb": "v100-pcie",
+    "t4": "t4",
+    "rtx-2080-ti": "rtx-2080-ti",
+    "rtx-3090": "rtx-3090",
+    "rtx-4090": "rtx-4090",
+    "a100-sxm4-40gb": "a100-sxm-40gb",
+    "a100-sxm4-80gb": "a100-sxm-80gb",
+    "l4": "l4",
+    "l40s": "l40s",
+    "h100-80gb-hbm3": "h100-sxm",
+    "h100-pcie": "h100-pcie",
+    "h200": "h200-sxm",
+    "b200": "b200-sxm",
+}
+
+
+def gpu_of(device_name: str) -> Gpu | None:
+    """The row of GPUS for the name that a driver reports, or None where there is none."""
+    words = [w for w in _key(device_name).split("-") if w not in ("nvidia", "tesla", "geforce")]
+    key = REPORTED.get("-".join(words))
+    return None if key is None else GPUS[key]
+
+
 def find_gpu(name: str) -> Gpu:
     """The row of GPUS with this key or title; case, spaces and underscores do not matter."""
     by_title = {_key(gpu.title): gpu for gpu in GPUS.values()}
@@ -149,116 +188,78 @@ def find_gpu(name: str) -> Gpu:
     return found
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What a device was measured to do: the rates that large calls reach.
+# -- sanity: what cannot be ---------------------------------------------------------------------
 
-    matmul_flops_per_s: rate of large matrix products by dtype. bytes_per_s: rate of large
-    copies, bytes read and written together. Rates are positive and finite.
+
+def check_rate(
+    name: str,
+    achieved: float,
+    peak: float,
+    *,
+    margin: float = 1.05,
+    bound: str = "published peak",
+) -> None:
+    """Raise where a rate was measured or implied that the device cannot reach.
+
+    achieved, peak: FLOPs or bytes per second; peak is infinite where nothing bounds the rate.
+    bound: what the peak is called.
+    Both known errors of this kind were wrong by orders of magnitude (PyTorch issues 119806 and
+    145947): of a timing that does not wait for the device, or of work that was miscounted.
     """
-
-    device: str  # "cpu" or "cuda"
-    device_name: str
-    n_threads: int | None
-    matmul_flops_per_s: dict[str, float]
-    bytes_per_s: float
-    provenance: dict[str, object] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("device", "device_name"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise UsageError(f"{name}={value!r} must be a text that is not empty")
-        threads = self.n_threads
-        if threads is not None and (type(threads) is not int or threads < 1):
-            raise UsageError(f"n_threads={threads!r} must be a whole number of at least 1, or null")
-        if not self.matmul_flops_per_s:
-            raise UsageError("flops_per_s is missing: at least one dtype must have been measured")
-        for dtype, rate in self.matmul_flops_per_s.items():
-            if dtype not in PRECISIONS:
-                raise unknown("dtype", dtype, list(PRECISIONS))
-            _require_rate(f"flops_per_s of {dtype}", rate)
-        _require_rate("bytes_per_s", self.bytes_per_s)
-
-    def flops_per_s(self, dtype: str) -> float:
-        """Measured rate of large matrix products in `dtype`."""
-        if dtype not in self.matmul_flops_per_s:
-            has = ", ".join(self.matmul_flops_per_s)
-            raise UsageError(
-                f"the calibration of {self.device_name} has no {dtype} rate: choose {has}, "
-                f"or measure again with lmtime calibrate"
-            )
-        return self.matmul_flops_per_s[dtype]
-
-    def to_json(self) -> str:
-        """The document of `lmtime calibrate`: one row a dtype."""
-        rows = [{"dtype": d, "flops_per_s": r} for d, r in self.matmul_flops_per_s.items()]
-        facts = {
-            "device": self.device,
-            "device_name": self.device_name,
-            "n_threads": self.n_threads,
-            "bytes_per_s": self.bytes_per_s,
-        }
-        whole = document("calibrate", self.provenance, rows, **facts)
-        return json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str, origin: str = "calibration") -> Calibration:
-        """The inverse of `to_json`; a mistake names `origin` (the file) and the field."""
-        try:
-            return cls._from_document(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise UsageError(
-                f"{origin}, line {error.lineno} is not JSON ({error.msg}): "
-                f"measure again with lmtime calibrate"
-            ) from None
-        except UsageError as error:
-            raise UsageError(f"{origin}: {error}") from None
-
-    @classmethod
-    def _from_document(cls, whole: object) -> Calibration:
-        if not isinstance(whole, dict):
-            raise UsageError("must be a JSON object, as lmtime calibrate writes it")
-        if (schema := whole.get("schema")) != SCHEMA:
-            raise UsageError(f"schema={schema!r} is not known: this version reads {SCHEMA!r}")
-        rows = _require(whole, "rows", list)
-        for row in rows:
-            if not isinstance(row, dict) or not isinstance(row.get("dtype"), str):
-                raise UsageError("rows must be objects with a dtype and its flops_per_s")
-        return cls(
-            device=_require(whole, "device", str),
-            device_name=_require(whole, "device_name", str),
-            n_threads=whole.get("n_threads"),
-            matmul_flops_per_s={row["dtype"]: row.get("flops_per_s") for row in rows},
-            bytes_per_s=whole.get("bytes_per_s"),
-            provenance=_require(whole, "provenance", dict),
+    if not math.isfinite(achieved) or achieved <= 0:
+        raise RuntimeError(
+            f"measured {name}: {achieved} per second is no rate: the timing is wrong; measure again"
+        )
+    if achieved > margin * peak:
+        raise RuntimeError(
+            f"measured {name}: {achieved:.4g} per second is above the {bound} of "
+            f"{peak:.4g}: the timing is wrong; measure again, and if it stays so report it"
         )
 
 
-def _require(whole: dict, name: str, kind: type) -> object:
-    if not isinstance(whole.get(name), kind):
-        plain = {str: "a text", list: "a list", dict: "an object"}[kind]
-        raise UsageError(f"{name}={whole.get(name)!r} must be {plain}")
-    return whole[name]
+def utilisation(flops: float, seconds: float, device: Gpu, dtype: str) -> float:
+    """Model FLOPs utilisation: the part of the dense peak that `flops` in `seconds` reach."""
+    if not seconds > 0:
+        raise UsageError(f"seconds={seconds!r} must be greater than 0")
+    peak = device.flops_per_s(dtype)
+    if flops:
+        check_rate(f"{dtype} arithmetic", flops / seconds, peak, margin=device.margin)
+    return flops / seconds / peak
 
 
-def _require_rate(name: str, rate: object) -> None:
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not is_number or not math.isfinite(rate) or rate <= 0:
-        raise UsageError(f"{name}={rate!r} must be a finite number greater than 0")
+def memory_bound(bytes_per_s: float, n_bytes: float, cache_bytes: float) -> float:
+    """The most that a repeated pass over n_bytes can seem to move per second.
+
+    At most what the cache holds need not be moved; what fits into it is not bounded.
+    """
+    if n_bytes <= cache_bytes:
+        return math.inf
+    return bytes_per_s / (1 - cache_bytes / n_bytes)
 
 
-def read_calibration(path: Path) -> Calibration:
-    """The calibration that `write_calibration` put into the file `path`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{path} cannot be read ({error}): write it with lmtime calibrate --out"
-        ) from None
-    return Calibration.from_json(text, origin=str(path))
+# FLOPs that a core retires per cycle at most, by the flag in /proc/cpuinfo that brings them, the
+# widest first: two units of fused multiply-adds on vectors of 512, 256 bit (Intel optimization
+# manual; wikichip.org); bf16 by AVX512_BF16 and by AMX tiles.
+CPU_FLOPS_PER_CYCLE = {
+    "fp32": {"avx512f": 64, "fma": 32},
+    "fp16": {"amx_fp16": 1024, "avx512_fp16": 128, "avx512f": 64, "fma": 32},
+    "bf16": {"amx_bf16": 1024, "avx512_bf16": 128, "avx512f": 64, "fma": 32},
+}
 
 
-def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write the calibration as one JSON document, the whole file or nothing."""
-    write_text(Path(path), calibration.to_json())
+def cpu_peak_flops_per_s(dtype: str, cpuinfo: str, n_cores: int, max_hz: float | None) -> float:
+    """A bound of a CPU's arithmetic: cores x clock x FLOPs per cycle; infinite where unknown.
+
+    cpuinfo: text of /proc/cpuinfo. max_hz: the highest clock; where it is unknown twice the one
+    in `cpuinfo`, which is the present or, in a virtual machine, the nominal one.
+    """
+    facts = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in cpuinfo.splitlines()
+        if ":" in line
+    )
+    flags = set(facts.get("flags", "").split())
+    widths = CPU_FLOPS_PER_CYCLE.get(dtype, {})
+    per_cycle = next((flops for flag, flops in widths.items() if flag in flags), math.inf)
+    hz = max_hz or 2e6 * float(facts.get("cpu MHz", math.inf))
+    return n_cores * hz * per_cycle

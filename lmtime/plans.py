@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
-from lmtime.config import GCNConfig, configure
+from lmtime.config import ModelConfig, configure
 from lmtime.errors import UsageError, unknown
 
-Plan = list[tuple[str, GCNConfig]]
+Plan = list[tuple[str, ModelConfig]]
 
 PRESETS = ("smoke", "quick", "paper")
 
@@ -54,6 +54,43 @@ def hidden_sweep_plan(preset: str) -> Plan:
     grown = [configure("gcn", hidden_size=size, **shape) for size in whole]
     grown += [configure("gcn", hidden_size=body, final_hidden_size=size, **shape) for size in alone]
     return [("gcn", config) for config in grown]
+
+
+def transformer_plan(preset: str) -> Plan:
+    """The 24-layer Transformer with each output layer; `paper` adds batches and the whole model."""
+    check(preset)
+    models, batches = ["transformer-gbw"], [2]
+    shape: dict[str, object] = {}
+    if preset == "smoke":
+        shape = _SMOKE | {"hidden_size": 24, "ffn_size": 40, "n_heads": 2, "n_layers": 2}
+    elif preset == "paper":
+        models, batches = ["transformer-gbw", "transformer-gbw-1536"], [1, 2, 8]
+    return [
+        (model, configure(model, output_layer=layer, **{"batch_size": batch} | shape))
+        for model in models
+        for batch in batches
+        for layer in ("adaptive", "full")
+        if (model, layer) != ("transformer-gbw-1536", "full")  # its matrix alone has 1.2 billion
+    ]
+
+
+TODAY = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "smollm2-135m", "gemma-3-270m",
+         "gemma-3-1b", "qwen2.5-0.5b", "qwen3-0.6b", "llama-3.2-1b", "bert-base")  # fmt: skip
+
+
+def today_plan(preset: str) -> Plan:
+    """Models of today, one sequence a step; `paper` takes all of them, and 1,024 tokens."""
+    check(preset)
+    if preset == "smoke":
+        sizes = {"hidden_size": 32, "n_layers": 2, "ffn_size": 48, "vocab_size": 2_000}
+        sizes |= {"n_heads": 2, "seq_len": 16}
+        more = {"gpt2": {}, "gemma-3-270m": {"n_kv_heads": 1, "head_size": 16}}
+        return [(model, configure(model, **sizes, **m)) for model, m in more.items()]
+    models, seq_len = {
+        "quick": (("gpt2", "gemma-3-270m"), 128),
+        "paper": (TODAY, None),
+    }[preset]
+    return [(model, configure(model, seq_len=seq_len)) for model in models]
 
 
 def check(preset: str) -> None:

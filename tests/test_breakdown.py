@@ -4,7 +4,7 @@ The clock stands still but for what layers take, so every number is exact.
 """
 
 import itertools
-import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,8 @@ from fakes import FakeClock
 from torch import nn
 
 from lmtime.timing import OUTSIDE, Breakdown, Ownership, StopRule, measure, record_step, region
+from lmtime.timing.counters import Counts
+from lmtime.timing.flops import Work
 
 FORWARD_MS = {"a": 3.0, "b": 0.5}
 BACKWARD_MS = {"a": 7.0, "b": 1.25}
@@ -199,7 +201,8 @@ def test_the_price_of_the_marks_is_the_inflation():
     clock = FakeClock(mark_ms=0.25)
     net = Net(clock)
     done = measure(lambda: net.step, owned(net), clock, THREE)
-    spans = [span for span in done.last_step if span.owner != "marks"]
+    spans = record_step(net.step, owned(net), FakeClock())
+    spans = [span for span in spans if span.owner != "marks"]
     n_marks = 1 + len(spans)
     work = sum(FORWARD_MS.values()) + sum(BACKWARD_MS.values()) + sum(OUTSIDE_MS.values())
     assert done.plain_ms.tolist() == [work + 0.25] * 3
@@ -244,37 +247,51 @@ def test_inflation_is_that_of_pairs():
 
 @pytest.mark.parametrize("width, refused", [(2.4, False), (2.6, True)])
 def test_plain_steps_that_spread_over_a_quarter_leave_none(width, refused):
-    plain = [10 - width / 2] * 8 + [10.0] * 4 + [10 + width / 2] * 8
+    plain = [10 - width / 2, 10.0, 10 + width / 2, 10 - width / 2, 10 + width / 2] * 4
     wanted = f"the plain step spreads {10 * width:.0f} % (IQR / median)" if refused else ""
     assert made(1.0, plain).quality == wanted
 
 
-# The trace
+@pytest.mark.parametrize(
+    ("last", "n", "refused"),
+    [(11.9, 21, False), (12.1, 21, True), (8.2, 21, True), (12.1, 12, False)],
+)
+def test_steps_that_drift_over_a_fifth_leave_none(last, n, refused):
+    """Few steps cannot tell drift from chance."""
+    plain = np.linspace(10.0, 10.001, n)
+    plain[-n // 3 :] = last
+    found = made(1.0, plain)
+    assert found.drift == pytest.approx(last / 10, rel=1e-3)
+    assert ("drifts" in found.quality) is refused
 
 
-def test_the_trace_is_json_whose_slices_are_the_last_step(clock, net, tmp_path):
+# Work beside time
+
+
+def counted(net, clock):
     done = measure(lambda: net.step, owned(net), clock, THREE)
-    path = tmp_path / "trace.json"
-    done.write_trace(path)
-    trace = json.loads(path.read_text())
-    events = trace["traceEvents"]
-    assert trace["displayTimeUnit"] == "ms"
-    assert all(event["ph"] == "X" for event in events), "complete slices"
-    assert all({"name", "cat", "pid", "tid", "ts", "dur"} <= event.keys() for event in events)
-    for before, after in itertools.pairwise(events):
-        assert after["ts"] == before["ts"] + before["dur"]
-    assert events[0]["ts"] == 0
-    own = [event for event in events if event["name"] != "marks"]
-    assert sum(event["dur"] for event in own) == 1e3 * done.totals_ms[-1], "microseconds"
-    assert {(e["name"], e["cat"]) for e in own} == set(done.parts)
+    work = {done.parts[0]: Work(2_000_000, 8_000, 2_000_000), ("never timed", "forward"): Work(1)}
+    return replace(done, counts=Counts(work, uncounted={"op": 2}))
 
 
-def test_a_trace_that_cannot_be_written_leaves_nothing(clock, net, tmp_path):
+def test_work_stands_in_the_row_of_its_owner(clock, net):
+    rows = counted(net, clock).rows()
+    assert [row["flops"] for row in rows] == [2_000_000, *[0] * (len(rows) - 2), 2_000_001]
+    assert (rows[0]["bytes"], rows[-1]["bytes"]) == (8_000, 8_000)
+
+
+def test_the_table_shows_rates_and_what_has_no_formula(clock, net):
+    done = counted(net, clock)
+    (line,) = [x for x in done.table().splitlines() if "0.002 GFLOP " in x and "step" not in x]
+    rate = 2e-3 / (done.rows()[0]["latency_ms"] / 1e3)
+    assert f"{rate:.1f} GFLOP/s" in line
+    assert done.table().endswith("No formula, so FLOPs are missing for: op (2)")
+
+
+def test_the_chart_has_a_bar_for_each_part(clock, net):
     done = measure(lambda: net.step, owned(net), clock, THREE)
-    (tmp_path / "trace.json").mkdir()
-    with pytest.raises(OSError):
-        done.write_trace(tmp_path / "trace.json")
-    assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
+    values = done.chart().to_dict()["data"]["values"]
+    assert {(v["owner"], v["phase"]) for v in values} == set(done.parts)
 
 
 # Regions

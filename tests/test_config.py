@@ -1,13 +1,21 @@
 """Laws of a configuration: what it refuses, what it brings into one form, what follows from it."""
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtime.config import PRESETS, AdaptiveSoftmaxConfig, GCNConfig, configure
+from lmtime.config import (
+    PRESETS,
+    AdaptiveSoftmaxConfig,
+    GCNConfig,
+    configure,
+    cutoffs_of_bands,
+    may_be_band_sizes,
+)
 from lmtime.errors import UsageError
 
 SIZES = [f.name for f in dataclasses.fields(GCNConfig) if isinstance(f.default, int)]
@@ -146,7 +154,7 @@ def test_div_value_is_a_float_whatever_was_given():
 
 
 def test_unknown_names_show_the_choices():
-    with pytest.raises(UsageError, match=r"^unknown model 'gnc': choose one of gcn, gcn-1024$"):
+    with pytest.raises(UsageError, match=r"^unknown model 'gnc': choose one of gcn, gcn-1024, tr"):
         configure("gnc")
     with pytest.raises(UsageError, match=r"output layer 'fulll': choose one of adaptive, full$"):
         configure("gcn", output_layer="fulll")
@@ -173,3 +181,63 @@ def test_a_configuration_never_changes():
 
 def test_tokens_of_a_step():
     assert GCNConfig(batch_size=7, seq_len=13).n_tokens == 91
+
+
+# Bands and cutoffs
+
+
+def test_bands_of_the_paper_are_the_cutoffs_of_the_preset():
+    """A paper gives sizes, 60K, 100K and the rest; a flag takes what they add up to."""
+    config = PRESETS["transformer-gbw-1536"]
+    assert cutoffs_of_bands((60_000, 100_000, 633_471)) == (config.cutoffs, config.vocab_size)
+    assert config.adaptive.tail_sizes == (100_000, 633_471)
+    assert config.adaptive.head_size == 60_002
+    assert config.adaptive.tail_dims == (384, 96)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=5))
+def test_cutoffs_of_bands_give_the_bands_back(sizes):
+    cutoffs, vocab_size = cutoffs_of_bands(sizes)
+    edges = (0, *cutoffs, vocab_size)
+    assert [high - low for low, high in pairwise(edges)] == sizes
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (5, 0), (5, -1, 3)])
+def test_bands_that_are_none_are_refused(sizes):
+    with pytest.raises(UsageError, match="two or more, each at least 1"):
+        cutoffs_of_bands(sizes)
+
+
+def test_cutoffs_that_add_up_to_the_vocabulary_may_be_bands():
+    """fairseq #822: 60000,100000,640000 were given as cutoffs, and made another model."""
+    assert may_be_band_sizes((60_000, 100_000, 640_000), 793_471)
+    for config in PRESETS.values():
+        assert not may_be_band_sizes(getattr(config, "cutoffs", ()), config.vocab_size)
+
+
+# The Transformer
+
+
+def test_the_small_preset_is_a_quarter_of_the_large_one():
+    small, large = (PRESETS[f"transformer-gbw{end}"] for end in ("", "-1536"))
+    assert small.n_layers == large.n_layers == 24
+    for name in ("hidden_size", "ffn_size", "vocab_size"):
+        assert getattr(large, name) == pytest.approx(4 * getattr(small, name), rel=1e-4)
+    assert tuple(4 * c for c in small.cutoffs) == large.cutoffs
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(UsageError, match="hidden_size=100 does not divide into n_heads=6"):
+        configure("transformer-gbw", hidden_size=100)
+
+
+def test_only_an_adaptive_output_layer_shares_words_with_the_input():
+    assert PRESETS["transformer-gbw"].ties_words
+    assert not configure("transformer-gbw", output_layer="full").ties_words
+
+
+def test_a_field_that_a_model_does_not_have_is_refused():
+    with pytest.raises(UsageError, match=r"^transformer-gbw has no kernel_size: choose hidd"):
+        configure("transformer-gbw", kernel_size=3)
+    with pytest.raises(UsageError, match=r"^gcn has no n_heads"):
+        configure("gcn", n_heads=3)

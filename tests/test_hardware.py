@@ -1,21 +1,25 @@
-"""The laws of the table of GPUs, and of the file that holds a calibration."""
+"""The laws of the table of GPUs, and of what no device can do."""
 
-import dataclasses
-import json
+import math
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmtime.errors import UsageError
 from lmtime.hardware import (
     GPUS,
     PRECISIONS,
-    Calibration,
+    REPORTED,
+    check_rate,
+    cpu_peak_flops_per_s,
     find_gpu,
-    read_calibration,
+    gpu_of,
+    memory_bound,
     ridge,
-    write_calibration,
+    utilisation,
 )
 
 ROWS = [pytest.param(gpu, id=name) for name, gpu in GPUS.items()]
@@ -159,86 +163,121 @@ def test_a_precision_the_hardware_lacks_is_refused_with_those_it_has():
         GPUS["v100-sxm2"].flops_per_s("fp64")
 
 
-@pytest.fixture
-def calibration():
-    return Calibration(
-        device="cpu",
-        device_name="Prüfgerät",
-        n_threads=2,
-        matmul_flops_per_s={"fp32": 1.25e11, "bf16": 7e10},
-        bytes_per_s=1.1e10,
-        provenance={"time_utc": "2020-01-01T00:00:00", "versions": {"torch": "2.13.0"}},
-    )
+# What a driver reports, as torch.cuda.get_device_name() gives it.
+REPORTED_NAMES = {
+    "NVIDIA GeForce GTX 1080 Ti": "gtx-1080-ti",
+    "NVIDIA TITAN X (Pascal)": "titan-x-pascal",
+    "Tesla V100-SXM2-16GB": "v100-sxm2",
+    "Tesla T4": "t4",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200-sxm",
+}
 
 
-def test_a_calibration_comes_back_from_its_file_as_it_was(calibration, tmp_path):
-    write_calibration(tmp_path / "deep" / "cpu.json", calibration)
-    assert read_calibration(tmp_path / "deep" / "cpu.json") == calibration
-    whole = json.loads((tmp_path / "deep" / "cpu.json").read_text(encoding="utf-8"))
-    assert (whole["schema"], whole["command"]) == ("lmtime/1", "calibrate")
-    assert whole["rows"][0] == {"dtype": "fp32", "flops_per_s": 1.25e11}
+@pytest.mark.parametrize("reported, name", REPORTED_NAMES.items())
+def test_the_name_that_a_driver_reports_finds_the_row(reported, name):
+    assert gpu_of(reported) is GPUS[name]
 
 
-def test_a_calibration_answers_as_a_gpu_does(calibration):
-    assert ridge(calibration, "fp32") == 1.25e11 / 1.1e10
-    with pytest.raises(UsageError, match=r"Prüfgerät has no tf32 rate: choose fp32, bf16"):
-        calibration.flops_per_s("tf32")
+@pytest.mark.parametrize("reported", ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA H100 NVL", "", "AMD"])
+def test_a_similar_name_does_not_find_another_gpus_peaks(reported):
+    assert gpu_of(reported) is None
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, float("nan"), float("inf"), None, "1e9", True])
-def test_a_rate_that_is_no_rate_is_refused(calibration, rate):
-    with pytest.raises(UsageError, match="bytes_per_s="):
-        dataclasses.replace(calibration, bytes_per_s=rate)
-    with pytest.raises(UsageError, match="flops_per_s of fp32="):
-        dataclasses.replace(calibration, matmul_flops_per_s={"fp32": rate})
+def test_every_row_can_be_reported():
+    assert set(REPORTED.values()) == set(GPUS)
+
+
+# What cannot be
+
+
+@given(achieved=st.floats(1e6, 1e18), peak=st.floats(1e6, 1e18))
+def test_a_rate_passes_exactly_up_to_its_margin(achieved, peak):
+    if achieved <= 1.05 * peak:
+        check_rate("products", achieved, peak)
+    else:
+        with pytest.raises(
+            RuntimeError, match=r"^measured products: .* is above the published pea"
+        ):
+            check_rate("products", achieved, peak)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_rate_is_the_timings_fault(rate):
+    with pytest.raises(RuntimeError, match="is no rate: the timing is wrong"):
+        check_rate("products", rate, math.inf)
+
+
+def test_a_backward_pass_counted_wrongly_implies_a_rate_that_cannot_be():
+    """PyTorch issue 119806: ConvTranspose counted per output position: 6.5e6 TFLOP/s."""
+    with pytest.raises(RuntimeError, match=r"bf16 arithmetic: 6\.5e\+18 .* peak of 9\.89e\+14"):
+        utilisation(6.5e18, 1.0, GPUS["h100-sxm"], "bf16")
+
+
+def test_utilisation_is_of_the_dense_peak():
+    """Half of it on an H100 is 494.5 TFLOP/s; of the sparse peak (1979) it would be a quarter."""
+    assert utilisation(494.5e12, 1.0, GPUS["h100-sxm"], "bf16") == 0.5
+    assert utilisation(2 * 989e12, 4.0, GPUS["h100-sxm"], "fp16") == 0.5
+    assert utilisation(0, 1.0, GPUS["h100-sxm"], "fp32") == 0
+    with pytest.raises(RuntimeError, match="above the published peak"):
+        utilisation(1979e12, 1.0, GPUS["h100-sxm"], "bf16")
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+def test_utilisation_in_no_time_is_the_callers_mistake(seconds):
+    with pytest.raises(UsageError, match="seconds="):
+        utilisation(1e12, seconds, GPUS["t4"], "fp16")
+
+
+def test_cards_for_play_may_exceed_the_clock_that_is_published():
+    assert GPUS["gtx-1080-ti"].margin == GPUS["titan-xp"].margin == 1.25
+    assert GPUS["h100-sxm"].margin == GPUS["t4"].margin == 1.05
+
+
+def test_memory_is_bounded_beyond_the_cache_alone():
+    assert memory_bound(1e12, 2**20, 2**20) == math.inf
+    assert memory_bound(1e12, 2**21, 2**20) == 2e12
+    assert memory_bound(1e12, 2**40, 2**20) == pytest.approx(1e12)
+    assert memory_bound(1e12, 1, 0) == 1e12
+
+
+CPUINFO = """
+processor\t: 0
+cpu MHz\t\t: 2000.000
+flags\t\t: fpu sse2 avx avx2 fma {more}
+
+processor\t: 1
+cpu MHz\t\t: 2000.000
+flags\t\t: fpu sse2 avx avx2 fma {more}
+"""
 
 
 @pytest.mark.parametrize(
-    "field, value",
+    "dtype, more, max_hz, flops_per_s",
     [
-        ("schema", "lmtime/9"),
-        ("schema", None),
-        ("device", None),
-        ("device_name", ""),
-        ("n_threads", 0),
-        ("n_threads", "two"),
-        ("bytes_per_s", float("inf")),
-        ("rows", {}),
-        ("rows", [3]),
-        ("provenance", []),
+        ("fp32", "", 3e9, 2 * 3e9 * 32),
+        ("fp32", "avx512f", 3e9, 2 * 3e9 * 64),
+        ("fp32", "avx512f", None, 2 * 4e9 * 64),
+        ("bf16", "", 3e9, 2 * 3e9 * 32),
+        ("bf16", "avx512f avx512_bf16", 3e9, 2 * 3e9 * 128),
+        ("bf16", "avx512f avx512_bf16 amx_bf16", 3e9, 2 * 3e9 * 1024),
     ],
 )
-def test_a_broken_file_is_refused_with_its_name_and_the_field(calibration, tmp_path, field, value):
-    path = tmp_path / "broken.json"
-    path.write_text(json.dumps({**json.loads(calibration.to_json()), field: value}))
-    with pytest.raises(UsageError, match=rf"broken\.json: {field}"):
-        read_calibration(path)
+def test_a_cpu_is_bounded_by_cores_clock_and_vectors(dtype, more, max_hz, flops_per_s):
+    text = CPUINFO.format(more=more)
+    assert cpu_peak_flops_per_s(dtype, text, 2, max_hz) == flops_per_s
 
 
-@pytest.mark.parametrize(
-    "rows, message",
-    [
-        ([], "flops_per_s is missing"),
-        ([{"dtype": "fp32"}], "flops_per_s of fp32=None"),
-        ([{"dtype": "fp64", "flops_per_s": 1.0}], "unknown dtype 'fp64'"),
-        ([{"dtype": "fp32", "flops_per_s": -5}], "flops_per_s of fp32=-5"),
-    ],
-)
-def test_a_broken_row_is_refused_with_its_field(calibration, rows, message):
-    text = json.dumps({**json.loads(calibration.to_json()), "rows": rows})
-    with pytest.raises(UsageError, match=rf"my\.json: {message}"):
-        Calibration.from_json(text, origin="my.json")
-
-
-def test_a_file_that_is_no_calibration_is_the_callers_mistake(tmp_path):
-    with pytest.raises(UsageError, match=r"absent\.json cannot be read"):
-        read_calibration(tmp_path / "absent.json")
-    for content in (b"{", b"[1]", b"\xff\xfe\x00"):
-        (tmp_path / "bad.json").write_bytes(content)
-        with pytest.raises(UsageError, match=r"bad\.json"):
-            read_calibration(tmp_path / "bad.json")
+@pytest.mark.parametrize("cpuinfo", ["", "flags : fma", "cpu MHz : 2000.0", "Features : fp asimd"])
+def test_a_cpu_that_does_not_tell_is_not_bounded(cpuinfo):
+    assert cpu_peak_flops_per_s("fp32", cpuinfo, 2, None) == math.inf
 
 
 def test_the_table_needs_neither_torch_nor_numpy():
-    code = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None; import lmtime.hardware"
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None; import lmtime.calibration"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from lmtime import cost
+from lmtime.calibration import Calibration
 from lmtime.config import GCNConfig, configure
 from lmtime.cost.predict import FORWARD_PHASES, TRAIN_PHASES, bands, costs, predict, step_row
 from lmtime.errors import UsageError
-from lmtime.hardware import GPUS, Calibration
+from lmtime.hardware import GPUS
 from lmtime.records import STEP, Record
 
 V100 = GPUS["v100-sxm2"]

@@ -67,7 +67,7 @@ def test_the_table_names_every_row_and_the_price_of_the_marks(parts):
     step, model, optimizer = parts
     found = profile(step, model=model, optimizer=optimizer, rule=RULE)
     lines = found.table().splitlines()
-    assert len(lines) == len(found.parts) + 2
+    assert len(lines) == len(found.parts) + 2, found.table()
     assert lines[0].startswith("step ")
     assert lines[-1].startswith("Marks cost ")
 
@@ -82,10 +82,45 @@ def test_a_group_for_no_module_is_refused_before_a_step_runs(parts):
         profile(never, model=model, groups={"decoder": "body"})
 
 
-def test_a_compiled_model_is_refused_with_what_to_do():
-    compiled = torch.compile(Net())
-    with pytest.raises(UsageError, match="profile the model itself"):
-        profile(lambda: None, model=compiled)
+def test_a_compiled_model_is_one_row_beside_the_regions_and_the_optimizer(parts):
+    """Hooks inside it are ignored (pytorch #117758): said, not shown as if they were there."""
+    _, model, optimizer = parts
+    compiled = torch.compile(model, backend="aot_eager")
+    tokens, targets = torch.randint(500, (2, 40))
+
+    def step():
+        optimizer.zero_grad()
+        logits = compiled(tokens)
+        with region("criterion"):
+            loss = nn.functional.cross_entropy(logits, targets)
+        loss.backward()
+        optimizer.step()
+
+    with pytest.warns(UserWarning, match="compiled by torch.compile: the model"):
+        found = profile(step, model=compiled, optimizer=optimizer, rule=RULE)
+    assert {"compiled model", "criterion", "optimizer"} == set(dict(found.parts)) - {"outside"}
+    assert ("compiled model", "backward") in found.parts
+
+
+def test_a_compiled_child_is_one_row_and_its_siblings_are_told_apart():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    model[1] = torch.compile(model[1], backend="aot_eager")
+    data = torch.randn(4, 8)
+    groups = {"0": "first", "1": "second", "1._orig_mod.0": "inside"}
+    with pytest.warns(UserWarning, match="compiled by torch.compile: 1"):
+        found = profile(lambda: model(data).sum().backward(), model=model, groups=groups, rule=RULE)
+    assert set(dict(found.parts)) - {"outside"} == {"first", "second"}
+
+
+def test_work_is_counted_by_the_same_owners(parts):
+    step, model, optimizer = parts
+    rows = profile(step, model=model, optimizer=optimizer, rule=RULE).rows()
+    flops = {(r["owner"], r["phase"]): r["flops"] for r in rows}
+    assert flops["head", "forward"] == 2 * 40 * 16 * 500
+    assert flops["head", "backward"] == 2 * flops["head", "forward"]
+    assert flops["embedding", "forward"] == 0
+    assert rows[-1]["flops"] == sum(r["flops"] for r in rows[:-1])
+    assert all(r["bytes"] > 0 for r in rows if r["owner"] in ("head", "embedding", "optimizer"))
 
 
 def test_lists_and_sequences_are_told_apart_member_by_member():

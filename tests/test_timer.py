@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtime.errors import UsageError
+from lmtime.stats import MIN_PAIRS
 from lmtime.timing import CudaClock, StopRule, WallClock, clock_for, time_once, time_step, warm_up
 from lmtime.timing import timer as timer_module
 from lmtime.timing.timer import spread
@@ -209,8 +210,8 @@ def test_every_sample_is_kept_in_order(host_time):
     assert samples.tolist() == durations
 
 
-@pytest.mark.parametrize("max_s, n_expected", [(0.0, 3), (2.0, 3), (7.0, 7), (6.5, 7)])
-def test_a_budget_ends_it_but_never_before_three_samples(max_s, n_expected, host_time):
+@pytest.mark.parametrize("max_s, n_expected", [(0.0, 6), (2.0, 6), (7.0, 7), (8.5, 9)])
+def test_a_budget_ends_it_but_never_before_an_interval_can_be_given(max_s, n_expected, host_time):
     clock, durations = FakeClock(), noisy(0.5)
 
     def step():
@@ -229,7 +230,7 @@ def test_a_budget_ends_it_but_never_before_three_samples(max_s, n_expected, host
 def test_the_rule_for_any_samples(samples, elapsed_s, n_min, n_max):
     rule = StopRule(n_min=n_min, n_max=n_max, max_s=50.0)
     over, n = rule.is_over(samples, elapsed_s), len(samples)
-    if n < max(1, min(3, n_max)):
+    if n < max(1, min(MIN_PAIRS, n_max)):
         assert not over
     elif n >= n_max or elapsed_s >= 50:
         assert over

@@ -80,6 +80,11 @@ MOVES = {
     "a sum": (lambda x, y: x.sum(), X + FP32),
     "a gather of three": (lambda x, y: x.view(-1).gather(0, THREE), 3 * (ID + 2 * FP32)),
     "two rows": (lambda x, y: x[TWO], 2 * (ID + 2 * 8 * FP32)),
+    "two rows put": (lambda x, y: x.index_put_((TWO,), y[:2]), 2 * (ID + 2 * 8 * FP32)),
+    "two rows added": (
+        lambda x, y: x.index_put_((TWO,), y[:2], accumulate=True),
+        2 * (ID + 3 * 8 * FP32),
+    ),
     "two rows selected": (lambda x, y: x.index_select(0, TWO), 2 * (ID + 2 * 8 * FP32)),
 }
 
@@ -89,6 +94,13 @@ def test_what_moves_is_read_once_and_written_once(name):
     call, wanted = MOVES[name]
     x, y = torch.zeros(6, 8), torch.ones(6, 8)
     assert counted(lambda: call(x, y)).total == Work(bytes=wanted)
+
+
+def test_what_is_given_twice_is_read_once():
+    """As the gradient that Adam squares; another part of the same tensor is another operand."""
+    x, y = torch.zeros(6, 8), torch.ones(6, 8)
+    assert counted(lambda: x.addcmul(y, y)).total == Work(bytes=3 * X)
+    assert counted(lambda: y[:3] + y[3:]).total == Work(bytes=3 * X // 2)
 
 
 FOREACH = {

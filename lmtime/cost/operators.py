@@ -112,6 +112,53 @@ def weight_norm_backward(weights: float, n_norms: float, value_bytes: float) -> 
     return traffic(3 * weights + 3 * n_norms, value_bytes)
 
 
+def layer_norm(rows: float, width: float, value_bytes: float) -> Cost:
+    """Weight and bias read, mean and deviation of each row written."""
+    return traffic(2 * rows * width + 2 * width + 2 * rows, value_bytes)
+
+
+def layer_norm_backward(rows: float, width: float, value_bytes: float) -> Cost:
+    """Gradient, input and what the forward pass read and wrote; three gradients written."""
+    return traffic(3 * rows * width + 4 * width + 2 * rows, value_bytes)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Self-attention of all heads in one operator, over heads that make up the hidden size.
+
+    causal: whether pairs that the mask hides are left out of the FLOPs. torch on a CPU counts,
+    by its shapes, all of them; useful are those that are seen.
+    """
+
+    batch_size: float
+    seq_len: float
+    n_heads: float
+    hidden_size: float
+    causal: bool = False
+
+    @property
+    def product_flops(self) -> float:
+        """Of the scores, or of the values that they weigh: one multiply-add a pair and width."""
+        n = self.seq_len
+        pairs = n * (n + 1) / 2 if self.causal else n * n
+        return 2 * self.batch_size * pairs * self.hidden_size
+
+    def values(self, n_tensors: float) -> float:
+        """Of tensors as large as the queries, and of one sum a query and head."""
+        rows = self.batch_size * self.seq_len
+        return rows * (n_tensors * self.hidden_size + self.n_heads)
+
+
+def attention(shape: Attention, value_bytes: float) -> Cost:
+    """Queries, keys and values read; result and sums written."""
+    return Cost(2 * shape.product_flops, shape.values(4) * value_bytes)
+
+
+def attention_backward(shape: Attention, value_bytes: float) -> Cost:
+    """Scores again, and two products for each of the two; three gradients written."""
+    return Cost(5 * shape.product_flops, shape.values(8) * value_bytes)
+
+
 def embedding(n_tokens: float, width: float, value_bytes: float) -> Cost:
     """Rows of the table are copied, not the table."""
     return traffic(2 * n_tokens * width, value_bytes, ids=n_tokens)

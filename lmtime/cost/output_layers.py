@@ -1,8 +1,9 @@
 """Costs of the output layers and their loss, operator by operator as torch executes them.
 
-Each function returns {(owner, phase): [Cost, ...]}. `shape` is a GCNConfig or anything with its
-fields; `tail_tokens` is how many targets lie in each tail cluster: counted, or expected from
-`zipf`. Every cluster is taken to be hit.
+Each function returns {(owner, phase): [Cost, ...]}. `shape` is the configuration of a model or
+anything with its fields; `tail_tokens` is how many targets lie in each tail cluster: counted, or
+expected from `zipf`. Every cluster is taken to be hit. Hidden states that do not lie in rows
+(`in_rows=False`) are copied first.
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ Rows = dict[tuple[str, str], list[Cost]]
 OUTPUT_LAYER, LOSS = "output layer", "loss"
 
 
-def full(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_bytes: float) -> Rows:
+def full(
+    shape: Any,
+    n_tokens: float,
+    tail_tokens: Sequence[float],
+    value_bytes: float,
+    *,
+    in_rows: bool = False,
+) -> Rows:
     """One matrix product; log-softmax, gather and mean are the loss."""
     n, d, v, b = n_tokens, shape.final_hidden_size, shape.vocab_size, value_bytes
     return {
-        (OUTPUT_LAYER, "forward"): [traffic(2 * n * d, b), matmul(n, d, v, b)],
+        (OUTPUT_LAYER, "forward"): [*_rows(n, d, b, in_rows), matmul(n, d, v, b)],
         (LOSS, "forward"): [
             traffic(2 * n * v, b),  # log-softmax
             traffic(2 * n + 1, b, ids=n),  # gather the targets; their total weight
@@ -37,32 +45,39 @@ def full(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_bytes:
     }
 
 
-def adaptive(shape: Any, n_tokens: float, tail_tokens: Sequence[float], value_bytes: float) -> Rows:
-    """torch's `AdaptiveLogSoftmaxWithLoss`: a partition, a head over all tokens, narrow tails."""
+def adaptive(
+    shape: Any,
+    n_tokens: float,
+    tail_tokens: Sequence[float],
+    value_bytes: float,
+    *,
+    in_rows: bool = False,
+) -> Rows:
+    """torch's `AdaptiveLogSoftmaxWithLoss`: a partition, a head over all tokens, narrow tails.
+
+    With `shape.ties_words` the vectors of the words belong to the input as well.
+    """
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
-    head = head_size(shape.cutoffs)
+    tied = getattr(shape, "ties_words", False)
+    head, head_backward = (_tied_head, _tied_head_backward) if tied else (_head, _head_backward)
     forward = [
-        traffic(2 * n * d, b),  # hidden states in rows
+        *_rows(n, d, b, in_rows),
         traffic(0, b, ids=n, masks=n),  # which targets are ignored
         traffic(0, b, ids=2 * n, masks=n),  # they stand in as word 0
         traffic(n, b),  # zeroed result
         *_cluster_rows(n, n - sum(tail_tokens), b),
         traffic(0, b, ids=3 * (n - sum(tail_tokens))),  # short list: the target is its own entry
-        matmul(n, d, head, b),
-        traffic(2 * n * head, b),  # log-softmax
+        *head(shape, n, b),
+        traffic(2 * n * head_size(shape.cutoffs), b),  # log-softmax
         traffic(2 * n, b, ids=n),  # gather
         traffic(3 * n + 2 * n + n + 1 + 2 * n, b),  # add the tails, negate, torch's mean, negate
     ]
     backward = [
         traffic(2 * n, b),  # negate
-        *_gathered_log_softmax_backward(n, head, b),
-        *matmul_backward(n, d, head, b),
+        *_gathered_log_softmax_backward(n, head_size(shape.cutoffs), b),
+        *head_backward(shape, n, b),
     ]
-    for i, (hits, size, width) in enumerate(
-        zip(
-            tail_tokens, tail_sizes(shape.cutoffs, shape.vocab_size), _tail_dims(shape), strict=True
-        )
-    ):
+    for i, (hits, (size, width)) in enumerate(zip(tail_tokens, bands(shape)[1:], strict=True)):
         forward += _tail(n, d, hits, size, width, b)
         backward += _tail_backward(n, d, hits, size, width, b)
         if i > 0:
@@ -79,23 +94,62 @@ OUTPUT_LAYER_COSTS = {"full": full, "adaptive": adaptive}
 
 
 def parameters(shape: Any) -> float:
-    """Weights of the output layer."""
-    if shape.output_layer == "full":
-        return shape.final_hidden_size * shape.vocab_size
+    """Weights that are the output layer's own."""
     d = shape.final_hidden_size
-    tails = zip(tail_sizes(shape.cutoffs, shape.vocab_size), _tail_dims(shape), strict=True)
-    head = d * head_size(shape.cutoffs)
-    return head + sum(d * width + width * size for size, width in tails)
+    if shape.output_layer == "full":
+        return d * shape.vocab_size
+    (short_list, _), *tails = bands(shape)
+    projections = len(tails) * d + sum(d * width for _, width in tails)
+    if getattr(shape, "ties_words", False):
+        return projections
+    return short_list * d + projections + sum(size * width for size, width in tails)
 
 
-def _tail_dims(shape: Any) -> list[float]:
+def bands(shape: Any) -> list[tuple[Any, Any]]:
+    """(words, width) of the short list and of each tail cluster; sizes, not cutoffs."""
     d, n_tails = shape.final_hidden_size, len(shape.cutoffs)
-    return [floor_divide(d, shape.div_value**i) for i in range(1, n_tails + 1)]
+    widths = [d, *(floor_divide(d, shape.div_value**i) for i in range(1, n_tails + 1))]
+    sizes = [shape.cutoffs[0], *tail_sizes(shape.cutoffs, shape.vocab_size)]
+    return list(zip(sizes, widths, strict=True))
 
 
 def floor_divide(a: Any, b: Any) -> Any:
     """`a // b`, also of Altair parameters, which know only the remainder."""
     return (a - a % b) / b
+
+
+def _rows(n: float, d: float, b: float, in_rows: bool) -> list[Cost]:
+    return [] if in_rows else [traffic(2 * n * d, b)]
+
+
+def _head(shape: Any, n: float, b: float) -> list[Cost]:
+    return [matmul(n, shape.final_hidden_size, head_size(shape.cutoffs), b)]
+
+
+def _head_backward(shape: Any, n: float, b: float) -> list[Cost]:
+    return matmul_backward(n, shape.final_hidden_size, head_size(shape.cutoffs), b)
+
+
+def _tied_head(shape: Any, n: float, b: float) -> list[Cost]:
+    """Two products, each copied into its part of one buffer."""
+    d = shape.final_hidden_size
+    parts = (shape.cutoffs[0], len(shape.cutoffs))
+    return [cost for k in parts for cost in (matmul(n, d, k, b), traffic(2 * n * k, b))]
+
+
+def _tied_head_backward(shape: Any, n: float, b: float) -> list[Cost]:
+    """The gradient of the buffer is copied whole before each part is taken out of it."""
+    d, n_words, n_tails = shape.final_hidden_size, shape.cutoffs[0], len(shape.cutoffs)
+    buffer = traffic(2 * n * (n_words + n_tails), b)
+    return [
+        buffer,
+        traffic((2 + 1 + 2) * n * n_tails, b),  # take out; zeros, and in its place
+        *matmul_backward(n, d, n_tails, b),
+        buffer,
+        traffic(2 * n * n_words, b),  # take out; nothing is left behind
+        *matmul_backward(n, d, n_words, b),
+        traffic(3 * n * d, b),  # add the two gradients of the hidden states
+    ]
 
 
 def _cluster_rows(n: float, hits: float, b: float) -> list[Cost]:

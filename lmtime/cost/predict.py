@@ -5,13 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lmtime.config import GCNConfig
-from lmtime.cost.gcn import OPTIMIZER, gcn, parameters
+from lmtime.calibration import Calibration
+from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig
+from lmtime.cost.gcn import OPTIMIZER, gcn
+from lmtime.cost.gcn import parameters as gcn_parameters
+from lmtime.cost.huggingface import huggingface
+from lmtime.cost.huggingface import is_known as is_known_huggingface
+from lmtime.cost.huggingface import parameters as huggingface_parameters
 from lmtime.cost.operators import Cost
+from lmtime.cost.output_layers import Rows
 from lmtime.cost.roofline import Band, band_ms, shares
-from lmtime.cost.zipf import tail_tokens
-from lmtime.errors import unknown
-from lmtime.hardware import Calibration, Gpu
+from lmtime.cost.transformer import parameters as transformer_parameters
+from lmtime.cost.transformer import transformer
+from lmtime.cost.zipf import LAWS, tail_tokens
+from lmtime.errors import UsageError, unknown
+from lmtime.hardware import Gpu
 from lmtime.records import STEP, Record
 
 DTYPES = ("fp32", "tf32")  # precisions of the matrix products; all values are 4 bytes in memory
@@ -19,15 +27,53 @@ FORWARD_PHASES = ("forward",)
 TRAIN_PHASES = ("forward", "backward", OPTIMIZER)
 
 
+def is_known(config: ModelConfig) -> bool:
+    """Whether there are formulas for this model; others are measured and counted only."""
+    return not isinstance(config, HuggingFaceConfig) or is_known_huggingface(config)
+
+
+def expected_hits(config: ModelConfig) -> list[float]:
+    """Targets in each tail cluster by the law of the model's corpus; none without clusters."""
+    if isinstance(config, HuggingFaceConfig):
+        return []
+    law = LAWS[config.corpus]
+    return tail_tokens(config.n_tokens, config.cutoffs, config.vocab_size, law)
+
+
 def costs(
-    config: GCNConfig,
+    config: ModelConfig,
     hits: Sequence[float] | None = None,
     phases: tuple[str, ...] = TRAIN_PHASES,
 ) -> dict[tuple[str, str], list[Cost]]:
     """{(owner, phase): operators}; hits: targets in each tail cluster, else those of the law."""
-    if hits is None:
-        hits = tail_tokens(config.n_tokens, config.cutoffs, config.vocab_size)
-    return {part: ops for part, ops in gcn(config, hits).items() if part[1] in phases}
+    rows = _rows(config, expected_hits(config) if hits is None else hits)
+    return {part: ops for part, ops in rows.items() if part[1] in phases}
+
+
+def _rows(config: ModelConfig, hits: Sequence[float]) -> Rows:
+    if isinstance(config, GCNConfig):
+        return gcn(config, hits)
+    if isinstance(config, TransformerConfig):
+        return transformer(config, hits)
+    _require_known(config)
+    return huggingface(config)
+
+
+def parameters(config: ModelConfig) -> dict[str, float]:
+    """{owner: number of trainable values}."""
+    if isinstance(config, GCNConfig):
+        return gcn_parameters(config)
+    if isinstance(config, TransformerConfig):
+        return transformer_parameters(config)
+    _require_known(config)
+    return huggingface_parameters(config)
+
+
+def _require_known(config: HuggingFaceConfig) -> None:
+    if not is_known(config):
+        raise UsageError(
+            f"there are no formulas for a {config.model_type}: measure it with lmtime profile"
+        )
 
 
 def bands(
@@ -41,7 +87,7 @@ def bands(
 
 
 def predict(
-    model: str, config: GCNConfig, device: Gpu | Calibration, *, dtype: str = "fp32"
+    model: str, config: ModelConfig, device: Gpu | Calibration, *, dtype: str = "fp32"
 ) -> list[Record]:
     """One record a part of a training step, and one for the step: the middle of the band.
 
@@ -50,7 +96,7 @@ def predict(
     operators = costs(config)
     found = bands(operators, device, dtype)
     part_shares = shares(found)
-    owned = parameters(config)
+    owned = dict(parameters(config))
     owned[OPTIMIZER] = sum(owned.values())
     name, title = _names(device)
     rows = [

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lmtime.config import OUTPUT_LAYER_NAMES, AdaptiveSoftmaxConfig, GCNConfig
-from lmtime.softmax.adaptive import AdaptiveSoftmax
+from lmtime.config import OUTPUT_LAYER_NAMES, AdaptiveSoftmaxConfig, GCNConfig, TransformerConfig
+from lmtime.softmax.adaptive import AdaptiveSoftmax, band_shapes
 from lmtime.softmax.full import FullSoftmax
 from lmtime.softmax.interface import OutputLayer, OutputLoss
 
-OUTPUT_LAYERS: dict[str, Callable[[GCNConfig], OutputLayer]] = {
+OUTPUT_LAYERS: dict[str, Callable[[GCNConfig | TransformerConfig], OutputLayer]] = {
     "adaptive": lambda config: AdaptiveSoftmax(config.adaptive),
     "full": lambda config: FullSoftmax(config.final_hidden_size, config.vocab_size),
 }
@@ -26,4 +26,5 @@ __all__ = [
     "FullSoftmax",
     "OutputLayer",
     "OutputLoss",
+    "band_shapes",
 ]

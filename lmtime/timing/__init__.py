@@ -1,5 +1,9 @@
 """Measuring: the clock, when to stop, and who owns which part of a step."""
 
+import os
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler tells of its starts and stops
+
 from lmtime.timing.breakdown import Breakdown, Span, measure, record_step
 from lmtime.timing.clock import Clock, CudaClock, WallClock, clock_for
 from lmtime.timing.ownership import OPTIMIZER, OUTSIDE, Ownership, region

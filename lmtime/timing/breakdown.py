@@ -5,22 +5,24 @@ Plain and instrumented steps take turns; the ratio of their times is the price o
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from lmtime import records, stats
+from lmtime import stats
 from lmtime.records import STEP
 from lmtime.timing.clock import Clock
+from lmtime.timing.counters import Counts
+from lmtime.timing.flops import Work
 from lmtime.timing.ownership import MARKS, OUTSIDE, Ownership
 from lmtime.timing.timer import Step, StopRule, spread, time_once, warm_up
 
 INFLATION_TOLD = 1.05  # above it the result says so
 INFLATION_REFUSED = 1.25  # above it the result is not one
+DRIFT_REFUSED = 1.2  # last third of the samples over the first, or the inverse
+MIN_STEPS_OF_DRIFT = 15  # fewer cannot tell drift from chance
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Breakdown:
 
     parts: (owner, phase) of each column of `samples_ms`, in the order they first ran.
     samples_ms: (n_steps, n_parts), zero where a part did not occur in a step.
-    plain_ms: (n_steps,), the steps without marks that were taken in turn.
+    plain_ms: (n_steps,), the steps without marks that were taken in turn. counts: the work of one
+    more step, where it was counted.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -47,7 +50,7 @@ class Breakdown:
     plain_ms: np.ndarray
     n_warmup: int
     warmed_up: bool
-    last_step: tuple[Span, ...] = field(repr=False, default=())
+    counts: Counts | None = field(repr=False, default=None)
 
     @property
     def totals_ms(self) -> np.ndarray:
@@ -60,6 +63,12 @@ class Breakdown:
         return stats.paired_ratio(self.totals_ms, self.plain_ms, np.random.default_rng(0))
 
     @property
+    def drift(self) -> float:
+        """Median plain step of the last third of the samples over that of the first third."""
+        third = max(1, len(self.plain_ms) // 3)
+        return float(np.median(self.plain_ms[-third:]) / np.median(self.plain_ms[:third]))
+
+    @property
     def quality(self) -> str:
         """Empty, or why this must not be used as a result."""
         if self.inflation.ratio > INFLATION_REFUSED:
@@ -68,6 +77,9 @@ class Breakdown:
             return f"{len(self.plain_ms)} pairs of steps are too few for an interval"
         if spread(self.plain_ms) > 0.25:
             return f"the plain step spreads {100 * spread(self.plain_ms):.0f} % (IQR / median)"
+        steady = 1 / DRIFT_REFUSED <= self.drift <= DRIFT_REFUSED
+        if len(self.plain_ms) >= MIN_STEPS_OF_DRIFT and not steady:
+            return f"the plain step drifts to {self.drift:.2f} times its time while measured"
         return ""
 
     def part(self, owner: str, phase: str | None = None) -> np.ndarray:
@@ -79,6 +91,7 @@ class Breakdown:
         """One row a part and one for the step: medians, quantiles, shares, all with intervals.
 
         The keys are fields of `records.Record`. The step's `latency_ms` is the sum of its parts.
+        Where work was counted, its FLOPs and bytes stand in the same row.
         """
         rng = np.random.default_rng(seed)
         shares = stats.share_intervals(self.samples_ms, rng)
@@ -97,36 +110,56 @@ class Breakdown:
             "latency_ms_high": shares.total_high,
         }
         step = dict(owner=STEP, phase=STEP, share=1.0, share_low=1.0, share_high=1.0)
-        return [*rows, step | whole]
+        return [row | self._work(row) for row in (*rows, step | whole)]
+
+    def _work(self, row: dict) -> dict[str, int]:
+        """Counted work of one row."""
+        if self.counts is None:
+            return {}
+        part = (row["owner"], row["phase"])
+        whole = part == (STEP, STEP)
+        return asdict(self.counts.total if whole else self.counts.by_owner.get(part, Work()))
 
     def table(self) -> str:
-        """The rows as text, largest share first, and the price of the marks."""
+        """The rows as text, largest share first, and the price of the marks.
+
+        Where work was counted: FLOPs, bytes moved, and the rates that they and the time make.
+        """
         rows = sorted(self.rows(), key=lambda row: -row["share"])
         width = max(len(row["owner"]) for row in rows)
         lines = [
             f"{row['owner']:{width}}  {row['phase']:9}  {row['latency_ms']:10.3f} ms"
             f"  {100 * row['share']:5.1f} %"
-            f"  ({100 * row['share_low']:.1f} to {100 * row['share_high']:.1f})"
+            f"  {_interval(row):14}{_rates(row)}"
             for row in rows
         ]
         lines.append(f"Marks cost {100 * (self.inflation.ratio - 1):+.1f} %. {self.quality}")
+        if self.counts is not None and self.counts.uncounted:
+            calls = (f"{name} ({n})" for name, n in self.counts.uncounted.items())
+            lines.append(f"No formula, so FLOPs are missing for: {', '.join(calls)}")
         return "\n".join(line.rstrip() for line in lines)
 
-    def write_trace(self, path: Path) -> None:
-        """The last instrumented step as a Chrome trace (chrome://tracing, Perfetto)."""
-        events = [
-            {
-                "name": span.owner,
-                "cat": span.phase,
-                "ph": "X",
-                "pid": "step",
-                "tid": span.phase,
-                "ts": 1e3 * span.start_ms,
-                "dur": 1e3 * span.duration_ms,
-            }
-            for span in self.last_step
-        ]
-        records.write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    def chart(self):
+        """The rows as a chart, for a notebook: share of each owner and phase with its interval."""
+        from lmtime import charts  # what draws is loaded when something is drawn
+
+        return charts.step_parts(self.rows(), "Share of the step of each owner and phase")
+
+
+def _interval(row: dict) -> str:
+    return f"({100 * row['share_low']:.1f} to {100 * row['share_high']:.1f})"
+
+
+def _rates(row: dict) -> str:
+    """Work and what is done of it in a second; nothing where it was not counted."""
+    if "flops" not in row:
+        return ""
+    seconds = row["latency_ms"] / 1e3
+    cells = ((row["flops"], "GFLOP"), (row["bytes"], "GB"))
+    return "".join(
+        f"  {value / 1e9:9.3f} {unit} {value / seconds / 1e9:8.1f} {unit}/s" if seconds else ""
+        for value, unit in cells
+    )
 
 
 def _latency(summary: stats.Summary) -> dict[str, float | int]:
@@ -197,7 +230,7 @@ def measure(
             steps.append(record_step(step, ownership, clock))
         say(len(plain), spread(plain))
     parts, samples = _columns(steps)
-    return Breakdown(parts, samples, np.asarray(plain), n_warmup, warmed_up, steps[-1])
+    return Breakdown(parts, samples, np.asarray(plain), n_warmup, warmed_up)
 
 
 def _columns(steps: list[tuple[Span, ...]]) -> tuple[tuple[tuple[str, str], ...], np.ndarray]:

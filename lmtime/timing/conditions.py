@@ -69,6 +69,14 @@ def load_average() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
+def n_cpus(device: str) -> dict[str, int | None]:
+    """Threads that a measurement on the CPU uses, and CPUs that this process may use."""
+    if device == "cuda":
+        return {"n_threads": None, "n_cpus": None}
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"n_threads": torch.get_num_threads(), "n_cpus": usable}
+
+
 def provenance(command: str, device: str, **more: object) -> Provenance:
     """The conditions of the run that starts now."""
     cuda = device == "cuda"

@@ -61,13 +61,16 @@ class Ownership:
         self._optimizer = optimizer
         self._modules: list[tuple[nn.Module, str]] = []
         self._parameter_owner: dict[int, str] = {}
+        self.parameters: dict[str, int] = {}  # trainable values by owner
         names = {name: _owner_of(name, owners) for name, _ in model.named_modules()}
         for name, module in model.named_modules():
             parent = names.get(name.rpartition(".")[0], OUTSIDE) if name else OUTSIDE
             if names[name] != parent:
                 self._modules.append((module, names[name]))
             for parameter in module.parameters(recurse=False):
-                self._parameter_owner.setdefault(id(parameter), names[name])
+                if id(parameter) not in self._parameter_owner:
+                    self._parameter_owner[id(parameter)] = owner = names[name]
+                    self.parameters[owner] = self.parameters.get(owner, 0) + parameter.numel()
         self._reset(lambda owner, phase: None)
 
     def _reset(self, listener: Listener) -> None:

@@ -13,13 +13,14 @@ from torch import nn
 from lmtime.timing.ownership import OPTIMIZER, region
 from lmtime.timing.timer import Step
 
+Batches = Sequence[tuple[np.ndarray, np.ndarray]]  # tokens, targets: (batch_size, seq_len) int64
 AUTOCAST = {"bf16": torch.bfloat16}  # other precisions change no tensor's type
 
 
 def steps(
     network: nn.Module,
     optimizer: torch.optim.Optimizer | None,
-    batches: Sequence[tuple[np.ndarray, np.ndarray]],
+    batches: Batches,
     device: str,
     *,
     dtype: str = "fp32",

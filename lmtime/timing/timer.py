@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtime.stats import is_stable
+from lmtime.stats import MIN_PAIRS, is_stable
 from lmtime.timing.clock import Clock
 
 Step = Callable[[], object]
@@ -16,7 +16,10 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class StopRule:
-    """Sample at least `n_min` times, then until IQR/median <= `max_spread`, `n_max` or `max_s`."""
+    """Sample at least `n_min` times, then until IQR/median <= `max_spread`, `n_max` or `max_s`.
+
+    A slow step is sampled MIN_PAIRS times however long that takes: fewer give no interval.
+    """
 
     n_min: int = 20
     n_max: int = 200
@@ -24,9 +27,9 @@ class StopRule:
     max_s: float = 60.0
 
     def is_over(self, samples_ms: list[float], elapsed_s: float) -> bool:
-        """Whether enough has been seen, or the budget is spent (not before three samples)."""
+        """Whether enough has been seen, or the budget is spent."""
         n = len(samples_ms)
-        if n < max(1, min(3, self.n_max)):
+        if n < max(1, min(MIN_PAIRS, self.n_max)):
             return False
         if n >= self.n_max or elapsed_s >= self.max_s:
             return True

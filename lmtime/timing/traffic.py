@@ -45,6 +45,12 @@ def _embedding_bag_bytes(args: tuple, out: tuple) -> int:
     return size(*args[1:3], *out) + args[1].numel() * _row(args[0])
 
 
+def _index_put_bytes(args: tuple, out: object) -> int:
+    """The values are read and written into their places, and added to what is there if asked."""
+    accumulates = len(args) > 3 and bool(args[3])
+    return size(*args[1]) + (2 + accumulates) * size(args[2])
+
+
 # Operators that read or write only some rows of an operand: (arguments, result) -> bytes.
 BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten.embedding: lambda args, out: size(args[1]) + 2 * size(out),
@@ -57,6 +63,8 @@ BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten.index_select: lambda args, out: size(args[2]) + 2 * size(out),
     aten.gather: lambda args, out: size(args[2]) + 2 * size(out),
     aten.index: lambda args, out: size(*args[1]) + 2 * size(out),
+    aten.index_put_: _index_put_bytes,
+    aten._index_put_impl_: _index_put_bytes,
     aten.index_copy_: lambda args, out: size(args[2]) + 2 * size(args[3]),
     aten.index_fill_: lambda args, out: size(args[2]) + args[2].numel() * args[0].element_size(),
     aten.nll_loss_forward: lambda args, out: size(args[1]) + 2 * size(out[0]) + size(out[1]),
@@ -87,9 +95,23 @@ def bytes_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object
         return BYTES[packet](args, out)
     if is_view(func):
         return 0
-    read = size(*tree_leaves((args, kwargs)))
+    read = size(*_once(tree_leaves((args, kwargs))))
     written = size(*tree_leaves(out)) or sum(size(*tree_leaves(a)) for a in _written(func, args))
     return read + written
+
+
+def _once(values: list) -> list:
+    """What is given twice is read once, as the gradient that Adam squares."""
+    tensors = [t for t in values if isinstance(t, Tensor)]
+    return list({_place(t): t for t in tensors}.values())
+
+
+def _place(tensor: Tensor) -> object:
+    """The same of tensors that are the same values in memory."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return id(tensor)
+    start = tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return start, tensor.shape, tensor.stride()
 
 
 def is_view(func: torch._ops.OpOverload) -> bool:

@@ -1,0 +1,120 @@
+"""How an adaptive softmax divides a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from lmtime.config.checks import require_positive
+from lmtime.errors import UsageError, unknown
+
+
+@dataclass(frozen=True)
+class AdaptiveSoftmaxConfig:
+    """Partition of a vocabulary whose ids are sorted by frequency (Grave et al. 2017).
+
+    cutoffs are cumulative: cutoffs (2000, 10000) over 33,278 words make a short list of 2,000
+    words and two tail clusters of 8,000 and 23,278. Tail cluster i (from 1) is projected to
+    hidden_size / div_value**i dimensions, rounded down, as torch does.
+    """
+
+    hidden_size: int
+    vocab_size: int
+    cutoffs: tuple[int, ...]
+    div_value: float = 4.0
+
+    def __post_init__(self) -> None:
+        require_positive(self, ("hidden_size", "vocab_size"))
+        object.__setattr__(self, "cutoffs", _checked_cutoffs(self.cutoffs, self.vocab_size))
+        object.__setattr__(self, "div_value", checked_div_value(self.div_value))
+        if min(self.tail_dims) < 1:
+            raise UsageError(
+                f"div_value={self.div_value:g} leaves tail cluster {len(self.cutoffs)} none of the "
+                f"{self.hidden_size} hidden dimensions: lower it, use fewer cutoffs or a larger "
+                f"hidden size"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Rows of the head matrix: the short list and one entry for each tail cluster."""
+        return head_size(self.cutoffs)
+
+    @property
+    def tail_sizes(self) -> tuple[int, ...]:
+        """Words in each tail cluster."""
+        return tuple(tail_sizes(self.cutoffs, self.vocab_size))
+
+    @property
+    def tail_dims(self) -> tuple[int, ...]:
+        """Width that each tail cluster's words are compared in."""
+        return tuple(
+            int(self.hidden_size // self.div_value**i) for i in range(1, len(self.cutoffs) + 1)
+        )
+
+
+def head_size(cutoffs: Sequence[Any]) -> Any:
+    """Rows of the head matrix; also of Altair parameters."""
+    return cutoffs[0] + len(cutoffs)
+
+
+def tail_sizes(cutoffs: Sequence[Any], vocab_size: Any) -> list[Any]:
+    """Words in each tail cluster; also of Altair parameters."""
+    ends = (*cutoffs[1:], vocab_size)
+    return [end - start for start, end in zip(cutoffs, ends, strict=True)]
+
+
+def checked_div_value(div_value: float) -> float:
+    """A plain float; powers of more extreme ones are no numbers."""
+    if not 0.01 <= div_value <= 1000:
+        raise UsageError(f"div_value={div_value} must lie between 0.01 and 1000")
+    return float(div_value)
+
+
+def _checked_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
+    """Cutoffs as plain ints, or an error that shows the rule they break."""
+    rule = f"they must be whole numbers that rise and lie between 1 and {vocab_size - 1}"
+    try:
+        shown = ",".join(str(c) for c in cutoffs) or "(none)"
+        whole = tuple(int(c) for c in cutoffs)
+        exact = all(a == b for a, b in zip(whole, cutoffs, strict=True))
+    except (TypeError, ValueError, OverflowError):
+        shown, exact = repr(cutoffs), False
+    if not exact:
+        raise UsageError(f"cutoffs {shown} are not allowed: {rule}")
+    if whole and whole[-1] == vocab_size:  # fairseq closes the list with the vocabulary itself
+        whole = whole[:-1]
+    if not whole:
+        raise UsageError(f"cutoffs {shown} leave no tail: {rule}, or choose output_layer full")
+    if whole[0] < 1 or whole[-1] >= vocab_size or any(a >= b for a, b in pairwise(whole)):
+        raise UsageError(f"cutoffs {shown} do not fit a vocabulary of {vocab_size} words: {rule}")
+    return whole
+
+
+OUTPUT_LAYER_NAMES = ("adaptive", "full")
+
+
+def check_output_layer(config: Any) -> None:
+    """Check and bring into one form `output_layer`, `div_value` and `cutoffs` of a model."""
+    if config.output_layer not in OUTPUT_LAYER_NAMES:
+        raise unknown("output layer", config.output_layer, list(OUTPUT_LAYER_NAMES))
+    object.__setattr__(config, "div_value", checked_div_value(config.div_value))
+    if config.output_layer == "adaptive":
+        object.__setattr__(config, "cutoffs", config.adaptive.cutoffs)
+
+
+def cutoffs_of_bands(band_sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """The cumulative cutoffs, and the vocabulary, that bands of these sizes make.
+
+    Papers give sizes (60K, 100K, 640K), implementations take cutoffs (60000, 160000).
+    """
+    if len(band_sizes) < 2 or min(band_sizes) < 1:
+        raise UsageError(f"band sizes {tuple(band_sizes)} must be two or more, each at least 1")
+    *cutoffs, vocab_size = accumulate(band_sizes)
+    return tuple(cutoffs), vocab_size
+
+
+def may_be_band_sizes(cutoffs: Sequence[int], vocab_size: int) -> bool:
+    """Whether numbers given as cutoffs add up to the vocabulary, as sizes of bands do."""
+    return len(cutoffs) > 1 and abs(sum(cutoffs) - vocab_size) <= 0.02 * vocab_size

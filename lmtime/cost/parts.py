@@ -1,0 +1,149 @@
+"""Parts of Transformers: forward and backward pass and weights of each, as torch executes them.
+
+Unfused on a CPU, under autograd; `n` is rows (tokens), `b` bytes a value. Traffic of operators
+that follow one another is given as one cost: time at best does not depend on how it is cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmtime.cost import operators as op
+from lmtime.cost.operators import Cost, traffic
+
+
+@dataclass(frozen=True)
+class Part:
+    """Work of both passes, and the sizes of the tensors of weights. Parts add up."""
+
+    forward: tuple[Cost, ...] = ()
+    backward: tuple[Cost, ...] = ()
+    weights: tuple[int, ...] = ()
+
+    def __add__(self, other: Part) -> Part:
+        return Part(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.weights + other.weights,
+        )
+
+    def __radd__(self, zero: int) -> Part:
+        """So that `sum` starts from its 0."""
+        return self
+
+
+def elementwise(forward: float, backward: float, b: float) -> Part:
+    """Values read or written in the passes, and no product."""
+    return Part((traffic(forward, b),), (traffic(backward, b),))
+
+
+def linear(n: int, d_in: int, d_out: int, b: float, *, bias: bool, tied: bool = False) -> Part:
+    """(n, d_in) -> (n, d_out); a tied matrix is counted where it is first used."""
+    product = op.matmul(n, d_in, d_out, b)
+    forward, backward = [product], op.matmul_backward(n, d_in, d_out, b)
+    if bias:
+        forward, backward = op.linear(n, d_in, d_out, b), op.linear_backward(n, d_in, d_out, b)
+    weights = (() if tied else (d_in * d_out,)) + ((d_out,) if bias else ())
+    return Part(tuple(forward), tuple(backward), weights)
+
+
+def layer_norm(n: int, d: int, b: float) -> Part:
+    """One kernel a pass; mean and deviation of each row are kept."""
+    values = elementwise(2 * n * d + 2 * d + 2 * n, 3 * n * d + 4 * d + 2 * n, b)
+    return values + Part(weights=(d, d))
+
+
+def rms_norm(n: int, d: int, b: float, *, around_one: bool = False) -> Part:
+    """Written out in transformers: square, mean, root, two products; around_one: 1 + weight."""
+    forward = 7 * n * d + 6 * n + (3 if around_one else 1) * d
+    return elementwise(forward, 24 * n * d + 9 * n + 2 * d, b) + Part(weights=(d,))
+
+
+def residual(n: int, d: int, b: float) -> Part:
+    """The sum, and that of the two gradients which meet there."""
+    return elementwise(3 * n * d, 3 * n * d, b)
+
+
+def shared_input(n: int, d: int, times: int, b: float) -> Part:
+    """Gradients of one input of several projections are added one by one."""
+    return elementwise(0, 3 * n * d * (times - 1), b)
+
+
+def activation(name: str, values: int, b: float) -> Part:
+    """Values read and written: `gelu_new` is written out, the gradient of `silu` too."""
+    passes = {"gelu_new": (18, 28), "silu": (2, 17), "gelu": (2, 3), "gelu_pytorch_tanh": (2, 3)}
+    forward, backward = passes[name]
+    return elementwise(forward * values, backward * values, b)
+
+
+def rotary(batch_size: int, seq_len: int, n_heads: int, head_size: int, b: float) -> Part:
+    """Positions turned into queries or keys: products with cosine and sine of a turned copy."""
+    values, table = batch_size * seq_len * n_heads * head_size, 2 * seq_len * head_size
+    copied = 2 * values if n_heads > 1 and seq_len > 1 else 0  # gradient: from heads into rows
+    return elementwise(10 * values + table, 14 * values + table + copied, b)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Fused attention of one layer. pairs: (query, key) of one sequence and head, that count."""
+
+    batch_size: int
+    seq_len: int
+    n_heads: int
+    n_kv_heads: int
+    head_size: int
+    pairs: int
+    is_masked: bool = False  # a mask is given, as for a window; keys are then repeated
+
+    def part(self, b: float) -> Part:
+        """2 products forward; 5 backward, for the scores are computed again."""
+        n = self.batch_size * self.seq_len
+        queries, sums = n * self.n_heads * self.head_size, n * self.n_heads
+        keys = n * self.n_kv_heads * self.head_size
+        flops = 4 * self.batch_size * self.n_heads * self.head_size * self.pairs
+        mask = self.batch_size * self.seq_len**2 if self.is_masked else 0
+        read = queries if self.is_masked else keys
+        kernel = Part(
+            (Cost(flops, (2 * queries + 2 * read + sums + mask) * b),),
+            (Cost(flops * 5 // 2, (4 * queries + 4 * read + sums + mask) * b),),
+        )
+        if not self.is_masked:
+            return kernel
+        made = Part((traffic(4 + mask, b, masks=mask),))  # numbers out of the booleans
+        if self.n_heads == self.n_kv_heads:
+            return kernel + made
+        copied, into_rows = (4 * queries, 2 * keys) if self.n_kv_heads > 1 else (0, 0)
+        return kernel + made + elementwise(copied, 2 * (queries + keys) + into_rows, b)
+
+
+def embedding(n: int, vocab_size: int, d: int, b: float) -> Part:
+    """A lookup; its dense gradient."""
+    return Part(
+        (op.embedding(n, d, b),),
+        (op.embedding_backward(n, vocab_size, d, b),),
+        (vocab_size * d,),
+    )
+
+
+def added_positions(batch_size: int, seq_len: int, d: int, b: float) -> Part:
+    """One row for each position, added to every sequence."""
+    values, table = batch_size * seq_len * d, seq_len * d
+    return elementwise(2 * values + table, values + table if batch_size > 1 else 0, b)
+
+
+def cross_entropy(n: int, vocab_size: int, b: float) -> Part:
+    """Log-softmax and the mean over the targets."""
+    values = n * vocab_size
+    return Part(
+        (traffic(2 * values + 3, b, ids=n),),
+        (traffic(4 * values + 2, b, ids=n),),
+    )
+
+
+def adamw(weights: list[int], b: float) -> Cost:
+    """torch's AdamW, tensor by tensor, as on a CPU.
+
+    Decay (2), mean (3), square (2, 3), root (2), two scalings (4), update (4) values a parameter;
+    a step count in fp32 for each tensor, read, written and read again.
+    """
+    return traffic(20 * sum(weights), b) + traffic(3 * len(weights), 4)

@@ -1,0 +1,134 @@
+"""Costs of the Transformer with adaptive input, layer by layer, as torch executes it on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lmtime.cost import operators as op
+from lmtime.cost.gcn import OPTIMIZER
+from lmtime.cost.operators import Cost, traffic
+from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows, bands
+from lmtime.cost.output_layers import parameters as output_layer_parameters
+
+
+def transformer(
+    shape: Any,
+    tail_tokens: Sequence[float],
+    *,
+    input_tail_tokens: Sequence[float] | None = None,
+    value_bytes: float = 4,
+    causal: bool = False,
+) -> Rows:
+    """{(owner, phase): operators} of one training step.
+
+    shape: a TransformerConfig or anything with its fields, numbers or Altair parameters; `n_layers`
+    and the number of cutoffs must be numbers. tail_tokens, input_tail_tokens: targets and tokens
+    in each tail cluster; None: as many tokens as targets. Every band is taken to be met.
+    causal: leave the pairs that the mask hides out of the FLOPs; torch's kernel has them executed.
+    """
+    n, b = shape.batch_size * shape.seq_len, value_bytes
+    tails = tail_tokens if input_tail_tokens is None else input_tail_tokens
+    rows = _embedding(shape, n, [n - sum(tails), *tails], b)
+    for i in range(shape.n_layers):
+        rows[_layer_name(i), "forward"] = _layer(shape, n, b, causal)
+        rows[_layer_name(i), "backward"] = _layer_backward(shape, n, b, causal)
+    layer = OUTPUT_LAYER_COSTS[shape.output_layer]
+    rows |= layer(shape, n, tail_tokens, b, in_rows=True)
+    rows["outside", "backward"] = [traffic(1, b)]  # the gradient of the loss is one
+    rows[OPTIMIZER, OPTIMIZER] = [op.nesterov(sum(parameters(shape).values()), b)]
+    return rows
+
+
+def parameters(shape: Any) -> dict[str, float]:
+    """{owner: number of trainable values}; vectors shared with the output are the embedding's."""
+    d, ffn = shape.hidden_size, shape.ffn_size
+    layer = 4 * (d + 1) * d + (2 * d + 1) * ffn + d + 4 * d  # attention, feed-forward, two norms
+    return {
+        "embedding": sum((size + d) * width for size, width in bands(shape)),
+        **{_layer_name(i): layer for i in range(shape.n_layers)},
+        "output layer": output_layer_parameters(shape),
+    }
+
+
+def _layer_name(i: int) -> str:
+    return f"layer {i + 1}"
+
+
+def _embedding(shape: Any, n: float, hits: Sequence[float], b: float) -> Rows:
+    """hits: tokens in each band, the short list first."""
+    d = shape.hidden_size
+    forward: list[Cost] = []
+    backward = [traffic(2 * n * d, b)]  # scale
+    for i, (n_hits, (size, width)) in enumerate(zip(hits, bands(shape), strict=True)):
+        forward += _band(n, d, n_hits, width, b)
+        if i > 0:  # what lay there before has no gradient: copy, with zeros in place
+            backward.append(traffic(2 * n * d + 2 * n_hits * d, b, masks=n))
+        backward += _band_backward(n, d, n_hits, size, width, b)
+        if shape.ties_words:
+            backward.append(traffic(3 * size * width, b))  # add to the output layer's gradient
+    forward.append(traffic(2 * n * d, b))  # scale
+    forward.append(traffic(2 * n * d + shape.seq_len * d, b))  # add the positions
+    return {("embedding", "forward"): forward, ("embedding", "backward"): backward}
+
+
+def _band(n: float, d: float, hits: float, width: float, b: float) -> list[Cost]:
+    return [
+        traffic(0, b, ids=2 * n, masks=2 * n),  # two comparisons,
+        traffic(0, b, masks=3 * n),  # their conjunction,
+        traffic(0, b, masks=n + 2),  # and whether any holds, which the host reads
+        traffic(0, b, ids=2 * hits, masks=n),  # the band's tokens,
+        traffic(0, b, ids=2 * hits),  # counted from its start
+        op.embedding(hits, width, b),
+        op.matmul(hits, width, d, b),
+        traffic(2 * hits * d, b, masks=n),  # into their places
+    ]
+
+
+def _band_backward(
+    n: float, d: float, hits: float, size: float, width: float, b: float
+) -> list[Cost]:
+    return [
+        traffic(2 * hits * d, b, masks=n),  # gradient of its tokens
+        *op.matmul_backward(hits, width, d, b),
+        op.embedding_backward(hits, size, width, b),
+    ]
+
+
+def _layer(shape: Any, n: float, b: float, causal: bool) -> list[Cost]:
+    d, ffn = shape.hidden_size, shape.ffn_size
+    norm, residual = op.layer_norm(n, d, b), traffic(3 * n * d, b)
+    return [
+        norm,
+        *op.linear(n, d, 3 * d, b),
+        op.attention(_attention(shape, causal), b),
+        *op.linear(n, d, d, b),
+        residual,
+        norm,
+        *op.linear(n, d, ffn, b),
+        traffic(2 * n * ffn, b),  # rectify
+        *op.linear(n, ffn, d, b),
+        residual,
+    ]
+
+
+def _layer_backward(shape: Any, n: float, b: float, causal: bool) -> list[Cost]:
+    d, ffn = shape.hidden_size, shape.ffn_size
+    norm, residual = op.layer_norm_backward(n, d, b), traffic(3 * n * d, b)
+    return [
+        *op.linear_backward(n, ffn, d, b),
+        traffic(3 * n * ffn, b),  # rectify
+        *op.linear_backward(n, d, ffn, b),
+        norm,
+        residual,
+        *op.linear_backward(n, d, d, b),
+        op.attention_backward(_attention(shape, causal), b),
+        traffic(6 * n * d, b),  # gradients of queries, keys and values side by side
+        *op.linear_backward(n, d, 3 * d, b),
+        norm,
+        residual,
+    ]
+
+
+def _attention(shape: Any, causal: bool) -> op.Attention:
+    return op.Attention(shape.batch_size, shape.seq_len, shape.n_heads, shape.hidden_size, causal)
