@@ -2,19 +2,20 @@
 
 The flow is the layout; a module imports only from those before it:
 
-    errors, config, plans      what is timed, what a lab measures        standard library
+    errors, config/, plans     what is timed, what a lab measures        standard library
     hardware                   on what: published peaks                  standard library
     records                    rows and their provenance                 standard library
     calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
     stats                      medians, intervals, differences           numpy
     sources, corpora           where text comes from; token streams      numpy
+    wordcounts                 counts of a large vocabulary              numpy
     softmax/, models/          output layers; the models                 torch
-    timing/                    clock, timer, who owns which time         torch
+    timing/                    clock, who owns which time; work, traces  torch
     report, study              from samples to rows; measure what lacks  numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
     charts, explorer, prose    rows to charts, sliders and sentences     altair
-    terminal, cli              the `lmtime` command                      typer, rich
+    options, terminal, cli     the `lmtime` command                      typer, rich
 
 Importing `lmtime` imports none of them.
 """

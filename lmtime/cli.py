@@ -51,9 +51,7 @@ def profile(
     dtype: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
     steps: Annotated[Whole, typer.Option(help="Exact number of steps; else until steady.")] = None,
     json_to: Json = None,
-    trace: Annotated[
-        Optional[Path], typer.Option(help="Write the last step as a Chrome trace.")
-    ] = None,
+    trace: Annotated[Optional[Path], typer.Option(help="Write a traced step for Perfetto.")] = None,
     show_list: List = False,
 ) -> None:
     """Measure where the time of one step goes on this machine, layer by layer."""

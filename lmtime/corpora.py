@@ -135,6 +135,12 @@ def tail_hits(targets: np.ndarray, cutoffs: Sequence[int], vocab_size: int) -> l
     return [int(((low <= targets) & (targets < high)).sum()) for low, high in pairwise(edges)]
 
 
+def at_hand(name: str) -> str:
+    """The corpus to take for one: real text in place of counts, where LMTIME_DATA holds it."""
+    has_text = name == "word-counts" and NAMES["gbw"].state().startswith("here")
+    return "gbw" if has_text else name
+
+
 def load(name: str, *, vocab_size: int | None = None, progress: Progress | None = None) -> Corpus:
     """A corpus cut to vocab_size words; None: as many as its row of NAMES says."""
     corpus, _ = _prepared(name, True, progress)

@@ -20,6 +20,7 @@ STOP_RULES = {
     "quick": {"n_min": 20, "n_max": 40, "max_spread": 0.05, "max_s": 40.0},
     "paper": {"n_min": 50, "n_max": 300, "max_spread": 0.02, "max_s": 300.0},
 }
+ACCURACY_RULE = {"n_min": 8, "n_max": 12, "max_spread": 0.05, "max_s": 12.0}  # many shapes
 _SMOKE = {"vocab_size": 2_000, "cutoffs": (200, 800), "batch_size": 2, "seq_len": 16}
 
 
@@ -27,6 +28,11 @@ def stop_rule(preset: str) -> dict[str, float]:
     """The fields of the `StopRule` of a preset."""
     check(preset)
     return STOP_RULES[preset]
+
+
+def accuracy_rule(preset: str) -> dict[str, float]:
+    """As `stop_rule`, with fewer steps for each of many shapes."""
+    return stop_rule(preset) if preset != "quick" else ACCURACY_RULE
 
 
 def profile_plan(preset: str) -> Plan:
@@ -91,6 +97,47 @@ def today_plan(preset: str) -> Plan:
         "paper": (TODAY, None),
     }[preset]
     return [(model, configure(model, seq_len=seq_len)) for model in models]
+
+
+def accuracy_plan(preset: str) -> Plan:
+    """Shapes that no calibration has seen: widths, tokens, vocabularies, layers, both networks."""
+    check(preset)
+    if preset == "smoke":
+        return profile_plan(preset) + transformer_plan(preset)
+    square = [(h, n) for h in (128, 256, 512) for n in (64, 512, 2048)]
+    square += [(1024, 64), (1024, 256)]
+    plan: Plan = []
+    for layer in ("adaptive", "full"):
+        for hidden_size, n_tokens in square:
+            plan.append(_gcn(layer, n_tokens, hidden_size=hidden_size))
+        for final_hidden_size in (512, 1024):
+            sizes = {"hidden_size": 256, "final_hidden_size": final_hidden_size}
+            plan.append(_gcn(layer, 512, **sizes))
+        for hidden_size, n_tokens in ((256, 128), (256, 1024), (512, 512)):
+            plan.append(_gcn(layer, n_tokens, hidden_size=hidden_size, vocab_size=10_000))
+        for hidden_size in (192, 384):
+            for n_tokens in (64, 256, 1024):
+                plan.append(_short_transformer(layer, n_tokens, hidden_size))
+    return [*plan, _gcn("adaptive", 512, hidden_size=256, cutoffs=(5_000, 20_000), div_value=2.0)]
+
+
+def _gcn(layer: str, n_tokens: int, **sizes: object) -> tuple[str, ModelConfig]:
+    if layer == "adaptive" and sizes.get("vocab_size") == 10_000:
+        sizes["cutoffs"] = (1_000, 4_000)
+    return "gcn", configure("gcn", output_layer=layer, **_batch(n_tokens), **sizes)
+
+
+def _short_transformer(layer: str, n_tokens: int, hidden_size: int) -> tuple[str, ModelConfig]:
+    sizes = {"hidden_size": hidden_size, "ffn_size": 4 * hidden_size, "n_heads": hidden_size // 64}
+    sizes |= {"n_layers": 6, "vocab_size": 33_278, "cutoffs": (2_000, 10_000)}
+    model = "transformer-gbw"
+    return model, configure(model, output_layer=layer, **_batch(n_tokens), **sizes)
+
+
+def _batch(n_tokens: int) -> dict[str, int]:
+    """Sequences of 128 tokens, or one that is shorter."""
+    seq_len = min(n_tokens, 128)
+    return {"batch_size": n_tokens // seq_len, "seq_len": seq_len}
 
 
 def check(preset: str) -> None:

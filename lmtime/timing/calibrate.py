@@ -233,6 +233,17 @@ def check_products(rows: Sequence[Product], device: str) -> list[str]:
     return unchecked
 
 
+def check_step(useful_flops: int, step_ms: float, device: str, dtype: str) -> None:
+    """Raise where a step is faster than its arithmetic can be.
+
+    Then the clock did not wait for the device, or the work is counted wrong. Pairs that a mask
+    hides are left out: a kernel may skip them.
+    """
+    peak, more = _arithmetic_peak(device, dtype)
+    if useful_flops:
+        check_rate("arithmetic of the step", useful_flops / (step_ms / 1e3), peak, **more)
+
+
 def _arithmetic_peak(device: str, dtype: str) -> tuple[float, dict[str, object]]:
     """Most FLOPs per second, and how `check_rate` should take it."""
     if device == "cuda":
