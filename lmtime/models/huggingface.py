@@ -24,6 +24,8 @@ from lmtime.config import HuggingFaceConfig
 from lmtime.errors import UsageError
 
 NOT_OF_THE_MODEL = ("model_type", "quantization_config", "attn_implementation", "torch_dtype")
+# Ids for generating text. Defaults of a large vocabulary are no words of a small one.
+UNUSED = ("bos_token_id", "eos_token_id")
 
 # What a module outside of the layers is for, by words in its name; the first that fits counts.
 ROLES = {
@@ -96,6 +98,7 @@ def _network(config: HuggingFaceConfig) -> PreTrainedModel:
 def _settings(config: HuggingFaceConfig) -> PreTrainedConfig:
     """As transformers reads them, without cache and dropout."""
     given = {k: v for k, v in config.parsed.items() if k not in NOT_OF_THE_MODEL and k[0] != "_"}
+    given |= dict.fromkeys(UNUSED)
     settings = AutoConfig.for_model(config.model_type, **given)
     settings.use_cache = False
     for name, value in settings.to_dict().items():
