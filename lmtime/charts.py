@@ -100,7 +100,12 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
         alt.Chart(alt.Data(values=shown))
         .mark_bar()
         .encode(
-            y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
+            y=alt.Y(
+                "bar:N",
+                title=None,
+                sort=None,
+                axis=alt.Axis(labelExpr=BROKEN_LABEL, labelLimit=240),
+            ),
             x=alt.X(
                 "share:Q",
                 axis=alt.Axis(format="%"),
@@ -142,7 +147,12 @@ def kind_shares(rows: Iterable[dict], label: str, description: str) -> alt.Chart
         alt.Chart(alt.Data(values=shown))
         .mark_bar()
         .encode(
-            y=alt.Y("bar:N", title=None, sort=None, axis=alt.Axis(labelExpr=BROKEN_LABEL)),
+            y=alt.Y(
+                "bar:N",
+                title=None,
+                sort=None,
+                axis=alt.Axis(labelExpr=BROKEN_LABEL, labelLimit=240),
+            ),
             x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the traced step"),
             color=colours(table, shorthand="kind:N", sort=list(table)),
             order=alt.Order("place:Q"),
