@@ -74,6 +74,7 @@ class Record:
     predicted_share: float | None = None
     kernels: int | None = None
     syncs: int | None = None
+    page_faults: int | None = None
     busy_ms: float | None = None  # of one traced step, not of the samples
     idle_ms: float | None = None
     cache: str = "as in training"  # or "hot", "cold"

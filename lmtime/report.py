@@ -24,7 +24,7 @@ DTYPES = ("fp32", "tf32", "bf16")
 
 
 FORWARD = "forward"
-TRACED = ("kernels", "syncs", "busy_ms", "idle_ms")
+TRACED = ("kernels", "syncs", "page_faults", "busy_ms", "idle_ms")
 
 
 @dataclass(frozen=True)

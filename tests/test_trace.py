@@ -5,6 +5,7 @@ What a GPU does is told by hand-written profiles; what a CPU does is profiled.
 
 import itertools
 import json
+import sys
 import time
 
 import pytest
@@ -648,3 +649,28 @@ def test_on_a_gpu_the_replay_of_a_graph_is_one_labelled_span():
     assert row["kernels"] >= 2
     assert row["by_kind"].keys() == {NO_OPERATOR}
     assert len([s for s in traced.slices if s.name == "CUDA graph"]) == 1
+
+
+# Memory
+
+
+class Fresh(nn.Module):
+    """Takes new memory beyond what the C library keeps for the next call, and gives it back."""
+
+    def forward(self, x):
+        return x + torch.ones(2**25)[0]  # 128 MiB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how memory is given out is Linux's")
+def test_pages_touched_for_the_first_time_are_their_owners(one_thread):
+    model = nn.Sequential(Fresh(), nn.Linear(8, 8))
+    ownership = Ownership(model, {"0": "fresh", "1": "layer"})
+    data = torch.randn(4, 8)
+
+    def step():
+        model(data).sum().backward()
+
+    step()
+    rows = {(r["owner"], r["phase"]): r for r in trace(step, ownership, device="cpu").rows()}
+    assert 2**27 / 2**21 <= rows["fresh", "forward"]["page_faults"] <= 2**27 / 2**12 + 100
+    assert rows["layer", "forward"]["page_faults"] < 50

@@ -9,11 +9,13 @@ first. The time of the marks themselves and the walk over the autograd graph bel
 from __future__ import annotations
 
 import json
+import resource
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -34,6 +36,7 @@ class Trace:
 
     segments: tuple[Segment, ...]
     slices: tuple[Slice, ...] = field(repr=False, default=())
+    page_faults: dict[tuple[str, str], int] = field(default_factory=dict)  # by owner and phase
 
     @property
     def total_ms(self) -> float:
@@ -50,6 +53,8 @@ class Trace:
         which the host waited for the device; on a CPU the operators that would wait on a GPU, but
         for the optimizer's, whose counts of steps stay on the host there too. by_kind: busy_ms by
         kind of work (`kinds.KINDS`), told by the innermost operator whose name tells it.
+        page_faults: pages of memory that the host touched for the first time since the system gave
+        them out; each costs about a microsecond.
         """
         folded: dict[tuple[str, str], list[Segment]] = defaultdict(list)
         for segment in self.segments:
@@ -64,6 +69,7 @@ class Trace:
                     "phase": phase,
                     "kernels": sum(s.kernels for s in parts),
                     "syncs": sum(s.syncs for s in parts),
+                    "page_faults": self.page_faults.get((owner, phase), 0),
                     "busy_ms": busy / 1e6,
                     "idle_ms": (span - busy) / 1e6,
                     "by_kind": {kind: ns / 1e6 for kind, ns in by_kind.items() if ns},
@@ -141,8 +147,10 @@ def trace(step: Step, ownership: Ownership, *, device: str) -> Trace:
         if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
             raise UsageError("this build of torch records no kernels (it has no CUPTI)")
     owners = [(OUTSIDE, "forward")]
+    faults: list[int] = []
 
     def mark() -> None:
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
         with record_function(f"{MARK}{owners[-1][0]}|{owners[-1][1]}"):
             pass
 
@@ -162,7 +170,10 @@ def trace(step: Step, ownership: Ownership, *, device: str) -> Trace:
         profiler.export_chrome_trace(str(path))
         text = path.read_text(encoding="utf-8")
     segments, slices = attribute(list(read(text)), owners, on_gpu=len(activities) > 1)
-    return Trace(tuple(segments), tuple(slices))
+    touched: dict[tuple[str, str], int] = defaultdict(int)
+    for owner, (before, after) in zip(owners, pairwise(faults), strict=True):
+        touched[owner] += after - before
+    return Trace(tuple(segments), tuple(slices), dict(touched))
 
 
 def read(text: str) -> Iterator[Event]:
