@@ -7,6 +7,7 @@ The flow is the layout; a module imports only from those before it:
     records                    rows and their provenance                 standard library
     calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
+    accuracy                   predictions beside measurements           standard library
     stats                      medians, intervals, differences           numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy

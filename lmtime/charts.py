@@ -196,6 +196,40 @@ def time_and_flops(rows: Iterable[dict], description: str) -> alt.LayerChart:
     )
 
 
+def agreement(rows: Iterable[dict], description: str) -> alt.LayerChart:
+    """Predicted against measured time of each group, both logarithmic, and where they agree.
+
+    rows: of `accuracy.comparisons`.
+    """
+    shown = [
+        {"group": r["owner"], "measured": r["measured_ms"], "predicted": r["predicted_ms"],
+         "error": r["error"], "what": f"{r['model']}, {r['output_layer']} softmax, hidden size "
+         f"{r['hidden_size']}, {r['batch_size'] * r['seq_len']} tokens"}
+        for r in rows
+    ]  # fmt: skip
+    ends = [f([v for r in shown for v in (r["measured"], r["predicted"])]) for f in (min, max)]
+    scale = alt.Scale(type="log", domain=ends, nice=False, padding=8)
+    table = {name: colour for name, colour in GROUP_COLOURS.items() if name != "outside"}
+    axis = alt.Axis(format="~g")
+    points = (
+        alt.Chart(alt.Data(values=shown))
+        .mark_point(filled=True, size=45, opacity=0.75)
+        .encode(
+            x=alt.X("measured:Q", scale=scale, axis=axis, title="measured, ms"),
+            y=alt.Y("predicted:Q", scale=scale, axis=axis, title="predicted, ms"),
+            color=colours(table, shorthand="group:N", sort=list(table)),
+            tooltip=["what:N", "group:N", alt.Tooltip("measured:Q", format=".2f"),
+                     alt.Tooltip("predicted:Q", format=".2f"),
+                     alt.Tooltip("error:Q", format="+.0%")],
+        )
+    )  # fmt: skip
+    line = [{"measured": end, "predicted": end} for end in ends]
+    same = alt.Chart(alt.Data(values=line)).mark_line(strokeDash=[5, 4], color="#999999")
+    return alt.layer(
+        same.encode(x=alt.X("measured:Q", scale=scale), y=alt.Y("predicted:Q", scale=scale)), points
+    ).properties(description=description, height=380)
+
+
 def growth(rows: Iterable[dict], x: str, series: str, description: str) -> alt.LayerChart:
     """Share of the output layer against a size: measured points with intervals, predicted lines.
 

@@ -11,7 +11,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from lmtime import corpora, models, report
-from lmtime.calibration import Calibration
+from lmtime.calibration import Calibration, read_calibration, write_calibration
 from lmtime.config import HuggingFaceConfig, ModelConfig, may_be_band_sizes
 from lmtime.errors import TooLarge, UsageError
 from lmtime.models.memory import require_memory
@@ -20,7 +20,7 @@ from lmtime.report import Setup
 from lmtime.stats import MIN_PAIRS
 from lmtime.timing import Ownership, StopRule
 from lmtime.timing.breakdown import INFLATION_TOLD
-from lmtime.timing.calibrate import calibrate, check_step
+from lmtime.timing.calibrate import Plan, calibrate, calibrate_fully, check_step
 from lmtime.timing.conditions import (
     device_folder,
     load_average,
@@ -30,6 +30,7 @@ from lmtime.timing.conditions import (
 from lmtime.timing.observation import Observation, observe
 from lmtime.timing.steps import Batches, steps
 
+CALIBRATION = "calibration.json"  # beside the rows of its device
 N_BATCHES = 16  # taken in turn: one batch's cluster hits are not a corpus's
 
 
@@ -157,6 +158,20 @@ def measure_missing(
             f"would slow each other"
         ) from None
     return kept
+
+
+def calibration_of(
+    device: str, plan: Plan | None = None, *, command: str, say: Callable[[str], None]
+) -> Calibration:
+    """The full calibration of this device: read, or measured and kept beside its rows."""
+    path = results_root() / device_folder(device) / CALIBRATION
+    if path.exists():
+        say("already calibrated")
+        return read_calibration(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = calibrate_fully(device, plan=plan, command=command, say=say)
+    write_calibration(path, found)
+    return found
 
 
 def _measure_missing(

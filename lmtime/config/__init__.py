@@ -19,7 +19,14 @@ from lmtime.config.huggingface import (
     huggingface_config,
     read_huggingface_config,
 )
-from lmtime.config.presets import PRESETS, ModelConfig, configure, model_name, preset_row
+from lmtime.config.presets import (
+    PRESETS,
+    ModelConfig,
+    configuration_of,
+    configure,
+    model_name,
+    preset_row,
+)
 from lmtime.config.transformer import TransformerConfig
 
 __all__ = [
@@ -31,6 +38,7 @@ __all__ = [
     "HuggingFaceConfig",
     "ModelConfig",
     "TransformerConfig",
+    "configuration_of",
     "configure",
     "cutoffs_of_bands",
     "head_size",

@@ -111,6 +111,15 @@ def configure(model: str, **options: Any) -> ModelConfig:
     return dataclasses.replace(base, **given)
 
 
+def configuration_of(fields: dict[str, Any]) -> ModelConfig:
+    """The configuration whose fields a record holds."""
+    if "settings" in fields:
+        step = {name: fields[name] for name in ("batch_size", "seq_len")}
+        return HuggingFaceConfig(fields["settings"], **step)
+    kind = GCNConfig if "kernel_size" in fields else TransformerConfig
+    return kind(**fields)
+
+
 def _base(model: str) -> ModelConfig:
     if model in PRESETS:
         return PRESETS[model]

@@ -91,13 +91,13 @@ def _gated_conv(shape: Any, i: int, b: float) -> Rows:
         padding,
         op.weight_norm(conv.weights, conv.d_out, b),
         op.conv(conv, b),
-        traffic(3 * n * d_out, b),  # gated linear unit: two halves in, one out
+        traffic(3 * n * d_out, b, kind="glu"),  # two halves in, one out
         traffic(3 * n * d_out, b),  # add the residual
         traffic(2 * n * d_out, b),  # scale
     ]
     backward = [
         traffic(2 * n * d_out, b),  # scale
-        traffic(5 * n * d_out, b),  # gated linear unit
+        traffic(5 * n * d_out, b, kind="glu_backward"),
         *op.conv_backward(conv, b),
         op.weight_norm_backward(conv.weights, conv.d_out, b),
         padding,

@@ -8,7 +8,7 @@ between operators (eager execution). Ids are 8 bytes, masks 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 ID_BYTES = 8  # int64
 MASK_BYTES = 1
@@ -16,10 +16,16 @@ MASK_BYTES = 1
 
 @dataclass(frozen=True)
 class Cost:
-    """Work of one operator, or of several added up."""
+    """Work of one operator, or of several added up.
+
+    kind and shape tell a calibration which measured rate is this operator's: the name of a pass,
+    and (rows, inner, columns) of a product. A sum of several has neither.
+    """
 
     flops: float
     bytes: float
+    kind: str = field(default="", compare=False)
+    shape: tuple[float, float, float] | None = field(default=None, compare=False)
 
     @property
     def only_moves(self) -> bool:
@@ -34,21 +40,24 @@ class Cost:
         return self
 
 
-def traffic(values: float, value_bytes: float, *, ids: float = 0, masks: float = 0) -> Cost:
+def traffic(
+    values: float, value_bytes: float, *, ids: float = 0, masks: float = 0, kind: str = ""
+) -> Cost:
     """An operator that only moves: values, ids and masks read or written."""
-    return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES)
+    return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES, kind)
 
 
 def matmul(rows: float, inner: float, columns: float, value_bytes: float) -> Cost:
     """(rows, inner) @ (inner, columns)."""
     values = rows * inner + inner * columns + rows * columns
-    return Cost(2 * rows * inner * columns, values * value_bytes)
+    shape = rows, inner, columns
+    return Cost(2 * rows * inner * columns, values * value_bytes, "product", shape)
 
 
 def linear(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
     """Forward of a linear layer with bias."""
     product = matmul(rows, d_in, d_out, value_bytes)
-    return [product + traffic(d_out, value_bytes)]
+    return [replace(product, bytes=product.bytes + d_out * value_bytes)]
 
 
 def matmul_backward(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
@@ -79,6 +88,11 @@ class Conv:
         return self.d_out * self.d_in * self.kernel_size
 
     @property
+    def product(self) -> tuple[float, float, float]:
+        """(rows, inner, columns) of the matrix product that does as much."""
+        return self.batch_size * self.n_out, self.d_in * self.kernel_size, self.d_out
+
+    @property
     def flops(self) -> float:
         """Each output position sees every tap; the two gradients cost as much each."""
         return 2 * self.batch_size * self.n_out * self.weights
@@ -91,35 +105,36 @@ def conv(shape: Conv, value_bytes: float) -> Cost:
         + shape.weights
         + shape.d_out
     )
-    return Cost(shape.flops, values * value_bytes)
+    return Cost(shape.flops, values * value_bytes, "conv", shape.product)
 
 
 def conv_backward(shape: Conv, value_bytes: float) -> list[Cost]:
     """Input, weight and bias gradient: three kernels that each read the incoming gradient."""
     incoming = shape.batch_size * shape.n_out * shape.d_out
     x = shape.batch_size * shape.n_in * shape.d_in
-    product = Cost(shape.flops, (incoming + x + shape.weights) * value_bytes)
+    moved = (incoming + x + shape.weights) * value_bytes
+    product = Cost(shape.flops, moved, "conv_backward", shape.product)
     return [product, product, traffic(incoming + shape.d_out, value_bytes)]
 
 
 def weight_norm(weights: float, n_norms: float, value_bytes: float) -> Cost:
     """Direction and length read, weight and norms written."""
-    return traffic(2 * weights + 2 * n_norms, value_bytes)
+    return traffic(2 * weights + 2 * n_norms, value_bytes, kind="weight_norm")
 
 
 def weight_norm_backward(weights: float, n_norms: float, value_bytes: float) -> Cost:
     """Gradient, direction, lengths and norms read; two gradients written."""
-    return traffic(3 * weights + 3 * n_norms, value_bytes)
+    return traffic(3 * weights + 3 * n_norms, value_bytes, kind="weight_norm_backward")
 
 
 def layer_norm(rows: float, width: float, value_bytes: float) -> Cost:
     """Weight and bias read, mean and deviation of each row written."""
-    return traffic(2 * rows * width + 2 * width + 2 * rows, value_bytes)
+    return traffic(2 * rows * width + 2 * width + 2 * rows, value_bytes, kind="layer_norm")
 
 
 def layer_norm_backward(rows: float, width: float, value_bytes: float) -> Cost:
     """Gradient, input and what the forward pass read and wrote; three gradients written."""
-    return traffic(3 * rows * width + 4 * width + 2 * rows, value_bytes)
+    return traffic(3 * rows * width + 4 * width + 2 * rows, value_bytes, kind="layer_norm_backward")
 
 
 @dataclass(frozen=True)
@@ -143,6 +158,11 @@ class Attention:
         pairs = n * (n + 1) / 2 if self.causal else n * n
         return 2 * self.batch_size * pairs * self.hidden_size
 
+    @property
+    def scores(self) -> tuple[float, float, float]:
+        """(rows, inner, columns) of the product of one head's queries and keys."""
+        return self.seq_len, self.hidden_size / self.n_heads, self.seq_len
+
     def values(self, n_tensors: float) -> float:
         """Of tensors as large as the queries, and of one sum a query and head."""
         rows = self.batch_size * self.seq_len
@@ -151,24 +171,26 @@ class Attention:
 
 def attention(shape: Attention, value_bytes: float) -> Cost:
     """Queries, keys and values read; result and sums written."""
-    return Cost(2 * shape.product_flops, shape.values(4) * value_bytes)
+    return Cost(2 * shape.product_flops, shape.values(4) * value_bytes, "attention", shape.scores)
 
 
 def attention_backward(shape: Attention, value_bytes: float) -> Cost:
     """Scores again, and two products for each of the two; three gradients written."""
-    return Cost(5 * shape.product_flops, shape.values(8) * value_bytes)
+    return Cost(5 * shape.product_flops, shape.values(8) * value_bytes, "attention", shape.scores)
 
 
 def embedding(n_tokens: float, width: float, value_bytes: float) -> Cost:
     """Rows of the table are copied, not the table."""
-    return traffic(2 * n_tokens * width, value_bytes, ids=n_tokens)
+    return traffic(2 * n_tokens * width, value_bytes, ids=n_tokens, kind="embedding")
 
 
 def embedding_backward(
     n_tokens: float, vocab_size: float, width: float, value_bytes: float
 ) -> Cost:
     """Dense: the whole table is zeroed, then a row is read and written for each token."""
-    return traffic((vocab_size + 3 * n_tokens) * width, value_bytes, ids=n_tokens)
+    return traffic(
+        (vocab_size + 3 * n_tokens) * width, value_bytes, ids=n_tokens, kind="embedding_backward"
+    )
 
 
 def nesterov(parameters: float, value_bytes: float) -> Cost:
@@ -176,4 +198,4 @@ def nesterov(parameters: float, value_bytes: float) -> Cost:
 
     Four passes: scale the buffer (2), add the gradient to it (3), look ahead (3), update (3).
     """
-    return traffic(11 * parameters, value_bytes)
+    return traffic(11 * parameters, value_bytes, kind="sgd_nesterov")

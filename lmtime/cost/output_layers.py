@@ -32,14 +32,14 @@ def full(
     return {
         (OUTPUT_LAYER, "forward"): [*_rows(n, d, b, in_rows), matmul(n, d, v, b)],
         (LOSS, "forward"): [
-            traffic(2 * n * v, b),  # log-softmax
+            traffic(2 * n * v, b, kind="log_softmax"),
             traffic(2 * n + 1, b, ids=n),  # gather the targets; their total weight
             *_reduction(n, b),
         ],
         (LOSS, "backward"): [
             *_reduction_backward(n, b),
             traffic(n * v + n + 1, b, ids=n),  # scatter into a zeroed matrix
-            traffic(3 * n * v, b),  # log-softmax
+            traffic(3 * n * v, b, kind="log_softmax_backward"),
         ],
         (OUTPUT_LAYER, "backward"): matmul_backward(n, d, v, b),
     }
@@ -68,7 +68,7 @@ def adaptive(
         *_cluster_rows(n, n - sum(tail_tokens), b),
         traffic(0, b, ids=3 * (n - sum(tail_tokens))),  # short list: the target is its own entry
         *head(shape, n, b),
-        traffic(2 * n * head_size(shape.cutoffs), b),  # log-softmax
+        traffic(2 * n * head_size(shape.cutoffs), b, kind="log_softmax"),
         traffic(2 * n, b, ids=n),  # gather
         traffic(3 * n + 2 * n + n + 1 + 2 * n, b),  # add the tails, negate, torch's mean, negate
     ]
@@ -170,7 +170,7 @@ def _tail(n: float, d: float, hits: float, size: float, width: float, b: float) 
         matmul(hits, d, width, b),
         matmul(hits, width, size, b),
         traffic(0, b, ids=2 * hits),  # the head's entry for the cluster
-        traffic(2 * hits * size, b),  # log-softmax
+        traffic(2 * hits * size, b, kind="log_softmax"),
         traffic(2 * hits, b, ids=hits),  # gather
         traffic(2 * hits, b, ids=hits),  # into the result
     ]
@@ -193,7 +193,11 @@ def _tail_backward(
 def _gathered_log_softmax_backward(rows: float, columns: float, b: float) -> list[Cost]:
     """Zero a matrix, copy it with the gathered column added, log-softmax gradient."""
     values = rows * columns
-    return [traffic(values, b), traffic(2 * values + rows, b, ids=rows), traffic(3 * values, b)]
+    return [
+        traffic(values, b, kind="fill"),
+        traffic(2 * values + rows, b, ids=rows),
+        traffic(3 * values, b, kind="log_softmax_backward"),
+    ]
 
 
 def _reduction(n: float, b: float) -> list[Cost]:

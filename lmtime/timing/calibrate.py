@@ -95,6 +95,7 @@ PLANS = {
         (2**20, 2**25, 2**30),
     ),
 }
+SMOKE = Plan((16, 256), (2**14, 2**20), (2**20, 2**22), max_s=6.0)  # that it runs, no more
 SHARES = {"products": 0.48, "cold": 0.1, "copies": 0.12, "operators": 0.3}  # of the time
 
 
