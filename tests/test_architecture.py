@@ -17,7 +17,7 @@ ROOT = Path(lmtime.__file__).parent
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": ""},
-    {"accuracy": ""},
+    {"accuracy": "", "published": ""},
     {"stats": "numpy"},
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
