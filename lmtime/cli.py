@@ -88,12 +88,13 @@ def predict(
     json_to: Json = None,
     show_list: List = False,
 ) -> None:
-    """Predict the time of one training step from shapes alone, for any GPU of the table."""
+    """Predict time and memory of a training step from shapes alone, for any GPU of the table."""
     if show_list or model is None:
         return _list_presets(show_list)
     if gpu is not None and calibration is not None:
         raise UsageError("--gpu and --calibration were both given: choose one device")
     config = configure(model, **shape)
+    from lmtime.cost.memory import training_bytes
     from lmtime.cost.predict import predict as predicted
     from lmtime.hardware import find_gpu
 
@@ -102,7 +103,8 @@ def predict(
     rows = [r.to_row() for r in predicted(model_name(model), config, device, dtype=dtype)]
     source = getattr(device, "source", None) or getattr(device, "provenance", None)
     conditions = {"command": _command(), "device": rows[0]["device_name"], "source": source}
-    _emit(document("predict", conditions, rows), json_to, terminal.print_prediction)
+    memory = training_bytes(config).row()
+    _emit(document("predict", conditions, rows, memory=memory), json_to, terminal.print_prediction)
 
 
 @app.command()

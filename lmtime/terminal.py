@@ -61,7 +61,7 @@ def print_profile(doc: dict) -> None:
 
 
 def print_prediction(doc: dict) -> None:
-    """A prediction: the roofline band of each part."""
+    """A prediction: the roofline band of each part, and the memory of the step."""
     table = _table("owner", "phase", "ms at least", "ms", "share %", "GFLOP", "MB")
     for row in doc["rows"]:
         table.add_row(
@@ -78,6 +78,14 @@ def print_prediction(doc: dict) -> None:
         f"Predicted for {doc['provenance']['device']} by the roofline, from shapes alone: "
         f"launches, waiting and inefficiency are not in it."
     )
+    _output(_memory_line(doc["memory"]))
+
+
+def _memory_line(held: dict) -> str:
+    """Megabytes of the step at its peak, by what they hold."""
+    megabytes = {k: "not known" if v is None else f"{v / 1e6:,.1f} MB" for k, v in held.items()}
+    total = megabytes.pop("total")
+    return f"Memory at the peak: {total} ({', '.join(f'{k} {v}' for k, v in megabytes.items())})."
 
 
 def _table(*columns: str):

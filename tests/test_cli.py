@@ -12,6 +12,7 @@ import torch
 from lmtime import cli, study, terminal
 from lmtime.calibration import Calibration, read_calibration
 from lmtime.config import PRESETS, GCNConfig
+from lmtime.cost.memory import training_bytes
 from lmtime.cost.predict import predict
 from lmtime.hardware import GPUS
 from lmtime.records import Record
@@ -163,6 +164,7 @@ def test_json_on_standard_output_is_all_that_is_printed(lmtime, tmp_path):
     assert document["provenance"]["command"] == "lmtime predict gcn --gpu v100-sxm2 --json -"
     rows = [Record.from_row(row) for row in document["rows"]]
     assert rows == predict("gcn", GCNConfig(), GPUS["v100-sxm2"])
+    assert document["memory"] == training_bytes(GCNConfig()).row()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,8 +211,18 @@ def test_the_table_has_a_line_for_each_row_and_says_what_it_is(lmtime):
     header, *lines = out.strip().split("\n")
     assert header.split()[:2] == ["owner", "phase"]
     rows = predict("gcn", GCNConfig(), GPUS["t4"])
-    assert [line.split("  ")[0] for line in lines[:-1]] == [row.owner for row in rows]
-    assert lines[-1].startswith("Predicted for Tesla T4 by the roofline, from shapes alone")
+    assert [line.split("  ")[0] for line in lines[:-2]] == [row.owner for row in rows]
+    assert lines[-2].startswith("Predicted for Tesla T4 by the roofline, from shapes alone")
+    assert lines[-1].startswith("Memory at the peak: 185.6 MB (parameters 50.5 MB, gradients 50.5")
+
+
+def test_memory_that_is_not_known_is_said_so_and_null(lmtime):
+    _, out, _ = lmtime("predict", "distilbert")
+    assert out.rstrip().endswith("activations not known).")
+    _, out, _ = lmtime("predict", "distilbert", "--json", "-")
+    memory = json.loads(out)["memory"]
+    assert memory["optimizer"] == 2 * memory["gradients"] == 2 * memory["parameters"] > 0
+    assert memory["activations"] is memory["total"] is None
 
 
 @pytest.mark.parametrize("command", ["profile", "predict"])

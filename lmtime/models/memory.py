@@ -10,7 +10,6 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,33 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lmtime.config import HuggingFaceConfig, ModelConfig
-from lmtime.cost.zipf import tail_tokens
+from lmtime.config import ModelConfig
+from lmtime.cost.memory import MemoryEstimate
+from lmtime.cost.predict import expected_hits
 from lmtime.errors import TooLarge
 from lmtime.models import _model
 
 GIB = 2**30
 aten = torch.ops.aten
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-
-
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """Bytes at the peak of a step, by what they hold.
-
-    activations: all that is neither a weight, its gradient nor its optimizer state when the peak
-    is reached; gradients that do not exist yet leave room for activations.
-    """
-
-    parameters: int
-    gradients: int
-    optimizer: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """All of them together: the peak."""
-        return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 def step_bytes(
@@ -55,7 +36,7 @@ def step_bytes(
 
     phase: "train" or "forward". optimizer_copies: values that the optimizer keeps a parameter;
     it is taken to need as many temporary ones of the largest tensor. Targets of an adaptive
-    softmax are spread as words of the default corpus are. What kernels take inside, allocators
+    softmax are spread as words of the model's corpus are. What kernels take inside, allocators
     waste and the process itself needs is not in it.
     """
     trains = phase == "train"
@@ -155,10 +136,7 @@ def _run(model: nn.Module, config: ModelConfig, trains: bool) -> None:
 
 def _cluster_sizes(config: ModelConfig) -> list[int]:
     """Tokens of the short list and of each tail."""
-    if isinstance(config, HuggingFaceConfig):
-        return [config.n_tokens]
-    tails = tail_tokens(config.n_tokens, config.cutoffs, config.vocab_size)
-    tails = [max(1, round(hits)) for hits in tails]
+    tails = [max(1, round(hits)) for hits in expected_hits(config)]
     return [config.n_tokens - sum(tails), *tails]
 
 
