@@ -102,6 +102,7 @@ def test_nothing_imports_the_command_line_or_the_book(path):
     for name in imports(path):
         assert name.split(".")[:2] != ["lmtime", "cli"]
         assert name.split(".")[0] not in {"book", "tests"}
+        assert name.split(".")[:2] != ["lmtime", "widgets"], "panels are for notebooks"
 
 
 def modules_of(*parts):
