@@ -112,7 +112,7 @@ class Panel(ipw.VBox):
             *study.profile_document(done)["summary"],
         ]
         if step["quality"]:
-            words.append(f"Not a result: {step['quality']}")
+            words.append(f"Not a result: {step['quality']}.")
         self._draw(parts, " ".join(words))
 
     def _draw(self, parts: Sequence[dict[str, Any]], text: str) -> None:
