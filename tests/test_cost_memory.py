@@ -1,12 +1,15 @@
 """Memory from shapes alone against the same step run without values."""
 
+import dataclasses
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import altair as alt
 import pytest
 
 from lmtime.config import GCNConfig, TransformerConfig, configure
-from lmtime.cost.memory import Stage, peak, training_bytes
+from lmtime.cost.memory import Stage, gcn_stages, peak, training_bytes, transformer_stages
 from lmtime.models import n_copies
 from lmtime.models.memory import step_bytes
 
@@ -82,3 +85,14 @@ def test_the_estimate_needs_the_standard_library_alone():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == training_bytes(GCNConfig()).total
+
+
+@pytest.mark.parametrize("stages", [gcn_stages, transformer_stages])
+def test_a_peak_runs_on_parameters_of_a_page_too(stages):
+    shape = GCNConfig() if stages is gcn_stages else TransformerConfig(**SMALL)
+    traced = SimpleNamespace(
+        **{f.name: getattr(shape, f.name) for f in dataclasses.fields(shape)}
+        | {"final_hidden_size": shape.final_hidden_size, "ties_words": True, "widens": False}
+        | {"batch_size": alt.param(name="batch_size")}
+    )
+    assert "batch_size" in repr(peak(stages(traced, [10.0, 5.0]), maximum=alt.expr.max))

@@ -150,7 +150,7 @@ def transformer_stages(shape: Any, hits: Sequence[Any]) -> list[Stage]:
         Stage(n * d + n * shape.n_heads, n * d, 5 * n * d, (d * d, d)),  # attention
         # Norm and widening: the sum, the normed; then what is left of the rectified.
         Stage(2 * n * d + 2 * n, n * ffn, 2 * n * d + n * ffn, (d * ffn, ffn + 2 * d)),
-        Stage(n * ffn, n * max(ffn, d), n * d + 2 * n * ffn, (d * ffn, d)),
+        Stage(n * ffn, n * ffn, n * d + 2 * n * ffn, (d * ffn, d)),
     ]
     stages += layer * shape.n_layers
     return stages + OUTPUT_STAGES[shape.output_layer](shape, n, hits, in_rows=True)
