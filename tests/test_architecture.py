@@ -17,6 +17,7 @@ ROOT = Path(lmtime.__file__).parent
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": ""},
+    {"inverse": ""},
     {"stats": "numpy"},
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
