@@ -1,8 +1,4 @@
-"""Charts with sliders: the formulas of `cost`, traced into the page by Altair parameters.
-
-There is no second implementation: the functions that compute numbers are called with parameters
-in place of numbers, and what comes out is the expression that the page evaluates.
-"""
+"""Share of the output layer while the network widens, whole or in its last layer alone."""
 
 from __future__ import annotations
 
@@ -14,31 +10,17 @@ import altair as alt
 from lmtime import cost
 from lmtime.charts import GROUP_COLOURS, colours
 from lmtime.config import GCNConfig
+from lmtime.cost.step import GROUPS
+from lmtime.explorer.tracing import expression, gpu_control, slider, step_ms
 from lmtime.hardware import GPUS
-from lmtime.records import group_of
 
-GROUPS = ("embedding", "body", "output layer", "optimizer")
 WIDTHS = [2 ** (k / 4) for k in range(24, 49)]  # 64 to 4,096
 VOCABULARIES = (20_000, 33_278, 79_771)  # the last is all words of the training split
-GPU_NAMES = [name for name in GPUS if GPUS[name].fp32_flops_per_s]
-
-
-def expression(formula: Any) -> str:
-    """The Vega expression of a traced formula, or a number as it stands."""
-    return str(getattr(formula, "expr", formula))
 
 
 def group_ms(shape: Any, hits: list[Any], flops_per_s: Any, bytes_per_s: Any) -> dict[str, Any]:
     """Middle of the roofline band of each group of owners in ms, of numbers or parameters."""
-    maximum = max if isinstance(flops_per_s, int | float) else alt.expr.max
-    operators: dict[str, list] = {name: [] for name in GROUPS}
-    for (owner, _), ops in cost.gcn(shape, hits).items():
-        if owner != "outside":
-            operators[group_of(owner)] += ops
-    return {
-        name: cost.band_ms(ops, flops_per_s, bytes_per_s, maximum=maximum).middle
-        for name, ops in operators.items()
-    }
+    return step_ms(cost.gcn(shape, hits), flops_per_s, bytes_per_s)
 
 
 def traced_shape(hidden_size: Any, final_hidden_size: Any, *, widens: bool) -> SimpleNamespace:
@@ -87,12 +69,6 @@ def growth_explorer() -> alt.VConcatChart:
 def _controls() -> list[alt.Parameter]:
     """What the reader sets. Widths and tokens move by powers of two."""
 
-    def slider(name: str, label: str, value: float, ends: tuple[float, float], step: float):
-        bind = alt.binding_range(min=ends[0], max=ends[1], step=step, name=label)
-        return alt.param(name=name, value=value, bind=bind)
-
-    gpu_labels = [GPUS[name].title for name in GPU_NAMES]
-    gpu = alt.binding_select(options=list(range(len(GPU_NAMES))), labels=gpu_labels, name="GPU")
     words = [f"{v:,}" for v in VOCABULARIES]
     vocabulary = alt.binding_select(options=list(VOCABULARIES), labels=words, name="Vocabulary")
     return [
@@ -100,15 +76,15 @@ def _controls() -> list[alt.Parameter]:
         slider("k_final", "Final hidden size", 10, (6, 12), 0.25),
         slider("k_batch", "Tokens in a step", 6, (0, 8), 1),
         alt.param(name="vocab_size", value=VOCABULARIES[1], bind=vocabulary),
-        alt.param(name="gpu", value=GPU_NAMES.index("v100-sxm2"), bind=gpu),
+        gpu_control("v100-sxm2"),
     ]
 
 
 def _derived() -> list[alt.Parameter]:
     """Signals computed from the controls, so that each formula stands in the page once."""
     rates = {
-        "flops_per_s": [GPUS[name].fp32_flops_per_s for name in GPU_NAMES],
-        "bytes_per_s": [GPUS[name].bytes_per_s for name in GPU_NAMES],
+        "flops_per_s": [gpu.fp32_flops_per_s for gpu in GPUS.values()],
+        "bytes_per_s": [gpu.bytes_per_s for gpu in GPUS.values()],
     }
     sizes = {"hidden_size": "k_hidden", "final_hidden_size": "k_final", "batch_size": "k_batch"}
     derived = {name: f"round(pow(2, {k}))" for name, k in sizes.items()}
