@@ -183,7 +183,7 @@ def test_the_bars_of_every_precision_are_what_python_computes():
 
 def test_a_gpu_without_a_precision_has_no_bar_and_no_number(gpu_chart):
     spec = json.loads(gpu_chart.to_json())
-    rows = spec.get("data", spec["hconcat"][0].get("data"))["values"]
+    rows = spec.get("data", spec["layer"][0].get("data"))["values"]
     for row, gpu in zip(rows, GPUS.values(), strict=True):
         assert row["rates"] == [precision.rate_of(gpu, p) for p in PRECISIONS.values()]
     assert rows[0]["gpu"] == "GeForce GTX 1080 Ti" and rows[0]["rates"][1:] == [None] * 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from lmtime.charts import GROUP_COLOURS, colours
 from lmtime.config import GCNConfig
 from lmtime.cost import precision, vocabulary
 from lmtime.cost.precision import PRECISIONS
@@ -21,8 +22,7 @@ FIXED = ("h", "v", "value_bytes", "loss_bytes", "cast_bytes", "flops_per_s", "by
 CHOSEN = SimpleNamespace(
     **{name: alt.param(name=name) for name in ("value_bytes", "loss_bytes", "cast_bytes")}
 )
-WORK, LAUNCHES = "its operators", "their launches (estimate)"
-BOUNDS = {WORK: "#0072B2", LAUNCHES: "#E69F00"}
+PARTS = {"output layer": GROUP_COLOURS["output layer"], "rest of the step": "#56B4E9"}
 
 
 def step_ms(n_tokens: Any, flops_per_s: Any, bytes_per_s: Any) -> dict[str, Any]:
@@ -31,17 +31,18 @@ def step_ms(n_tokens: Any, flops_per_s: Any, bytes_per_s: Any) -> dict[str, Any]
     return tracing.step_ms(precision.step_rows(shape, CHOSEN), flops_per_s, bytes_per_s)
 
 
-def gpu_explorer() -> alt.HConcatChart:
-    """Time of the step and share of the output layer, a bar for each GPU that has the precision."""
+def gpu_explorer() -> alt.LayerChart:
+    """Time of the step, its output layer first, a bar for each GPU that has the precision."""
     constants = tracing.Constants(FIXED)
-    bars = _bars(constants)
-    derived = _derived(constants)
-    chart = alt.hconcat(*bars).add_params(*_controls(), *tracing.signals(derived))
+    chart = alt.layer(*_marks(_rows(constants)))
+    chart = chart.add_params(*_controls(), *tracing.signals(_derived(constants)))
     return chart.properties(
+        width="container",
+        height=alt.Step(19),
         usermeta={"lmtime": {"sentence": _sentence(), "show": _shown()}},
         description="Predicted time of a training step of the gated convolutional network with a "
-        "full softmax, and the output layer's share of it, on each GPU; where the hardware has no "
-        "arithmetic of this precision it says so.",
+        "full softmax on each GPU, and the output layer's part and share of it; a GPU whose "
+        "hardware has no arithmetic of this precision says so.",
     )
 
 
@@ -118,8 +119,8 @@ def _sentence() -> list:
     return [{"signal": f"{has} ? {step} : {none}"}]
 
 
-def _bars(constants: tracing.Constants) -> list[alt.LayerChart]:
-    titles = [gpu.title for gpu in GPUS.values()]
+def _rows(constants: tracing.Constants) -> alt.Chart:
+    """A row a GPU: ms of both parts, and what is said beside its bar."""
     rows = [
         {"gpu": gpu.title, "rates": rates, "bandwidth": gpu.bytes_per_s}
         for gpu, rates in zip(GPUS.values(), _rates(), strict=True)
@@ -128,50 +129,45 @@ def _bars(constants: tracing.Constants) -> list[alt.LayerChart]:
     whole, output = (
         constants.taken_out(text) for text in (tracing.total(ms), expression(ms["output layer"]))
     )
-    base = (
+    first, second = PARTS
+    return (
         alt.Chart(alt.Data(values=rows))
         .transform_calculate(peak="datum.rates[precision]", has="isValid(datum.rates[precision])")
         .transform_calculate(ms=f"datum.has ? {whole} : null")
+        .transform_calculate(**{first: f"datum.has ? {output} : null"})
         .transform_calculate(
-            share=f"datum.has ? {output} / datum.ms : null",
-            bound=f"datum.ms < launch_ms ? '{LAUNCHES}' : '{WORK}'",
+            **{second: f"datum.ms - datum['{first}']"},
+            share=f"datum.has ? datum['{first}'] / datum.ms : null",
+            said=f"datum.has ? format(datum['{first}'] / datum.ms, '.0%') + "
+            "(datum.ms < launch_ms ? ', launch-bound (estimate)' : '') : "
+            f"'no ' + {[p.rate for p in PRECISIONS.values()]}[precision] + ' in its hardware'",
         )
     )
+
+
+def _marks(base: alt.Chart) -> list[alt.Chart]:
+    titles = [gpu.title for gpu in GPUS.values()]
     y = alt.Y("gpu:N", sort=titles, title=None, scale=alt.Scale(domain=titles))
-    return [_panel(base, y, field) for field in ("ms", "share")]
-
-
-def _panel(base: alt.Chart, y: alt.Y, field: str) -> alt.LayerChart:
-    is_time = field == "ms"
-    title = "step at best, ms" if is_time else "output layer's share"
-    axis = alt.Axis(tickCount=4) if is_time else alt.Axis(tickCount=4, format="%")
-    scale = alt.Scale(zero=True) if is_time else alt.Scale(domain=[0, 1])
-    y = y if is_time else y.copy()
-    if not is_time:
-        y.axis = alt.Axis(labels=False, ticks=False)
     bars = (
         base.transform_filter("datum.has")
+        .transform_fold(list(PARTS), as_=["part", "part_ms"])
         .mark_bar()
         .encode(
             y=y,
-            x=alt.X(f"{field}:Q", title=title, axis=axis, scale=scale),
-            color=alt.Color(
-                "bound:N",
-                title="longer are",
-                scale=alt.Scale(domain=list(BOUNDS), range=list(BOUNDS.values())),
-                legend=alt.Legend(orient="top", columns=1),
-            ),
+            x=alt.X("part_ms:Q", title="step at best, ms", stack="zero"),
+            order=alt.Order("part:N"),
+            color=colours(PARTS, shorthand="part:N", sort=list(PARTS)),
             tooltip=[
                 alt.Tooltip("gpu:N", title="GPU"),
-                alt.Tooltip("ms:Q", format=".4~r", title="ms at best"),
-                alt.Tooltip("share:Q", format=".1%", title="output layer"),
-                alt.Tooltip("bound:N", title="longer are"),
+                "part:N",
+                alt.Tooltip("part_ms:Q", format=".3~r", title="ms at best"),
+                alt.Tooltip("share:Q", format=".1%", title="share of the output layer"),
             ],
         )
     )
-    without = (
-        base.transform_filter("!datum.has")
-        .mark_text(align="left", fontStyle="italic")
-        .encode(y=y, x=alt.value(4), text=alt.value("none" if not is_time else "not in hardware"))
+    words = (
+        base.transform_calculate(end="datum.has ? datum.ms : 0")
+        .mark_text(align="left", dx=5)
+        .encode(y=y, x=alt.X("end:Q"), text=alt.Text("said:N", title="beside the bar"))
     )
-    return alt.layer(bars, without).properties(width="container", height=alt.Step(17))
+    return [bars, words]

@@ -11,7 +11,7 @@ from lmtime import cost
 from lmtime.charts import GROUP_COLOURS, colours
 from lmtime.config import GCNConfig
 from lmtime.cost.step import GROUPS
-from lmtime.explorer.tracing import expression, gpu_control, slider, step_ms
+from lmtime.explorer.tracing import Constants, expression, gpu_control, signals, slider, step_ms
 from lmtime.hardware import GPUS
 
 WIDTHS = [2 ** (k / 4) for k in range(24, 49)]  # 64 to 4,096
@@ -43,15 +43,21 @@ def growth_explorer() -> alt.VConcatChart:
     """
     h, f = alt.param(name="hidden_size"), alt.param(name="final_hidden_size")
     x = alt.datum.width
-    whole = _panel(_whole_ms(x), "hidden_size", "whole width")
-    alone = _panel(_alone_ms(h, x), "final_hidden_size", "final hidden state alone")
-    chart = alt.vconcat(whole, alone).add_params(*_controls(), *_derived())
-    here, there = _share(_whole_ms(h)), _share(_alone_ms(h, f))
+    constants = Constants(FIXED)
+    whole, alone, here, there = (
+        {name: constants.taken_out(text) for name, text in ms.items()}
+        for ms in (_whole_ms(x), _alone_ms(h, x), _whole_ms(h), _alone_ms(h, f))
+    )
+    panels = (
+        _panel(whole, "hidden_size", "whole width"),
+        _panel(alone, "final_hidden_size", "final hidden state alone"),
+    )
+    chart = alt.vconcat(*panels).add_params(*_controls(), *_derived(), *signals(constants.signals))
     sentence = [
         "With everything ", {"show": "k_hidden"}, " wide the output layer takes ",
-        {"signal": here, "format": ".1%"}, " of the step; with a body of ", {"show": "k_hidden"},
-        " and a final state of ", {"show": "k_final"}, ", ", {"signal": there, "format": ".1%"},
-        " (predicted).",
+        {"signal": _share(here), "format": ".1%"}, " of the step; with a body of ",
+        {"show": "k_hidden"}, " and a final state of ", {"show": "k_final"}, ", ",
+        {"signal": _share(there), "format": ".1%"}, " (predicted).",
     ]  # fmt: skip
     show = {
         "k_hidden": "format(round(pow(2, k_hidden)), ',')",
@@ -97,6 +103,7 @@ def _derived() -> list[alt.Parameter]:
 
 
 _HITS = ("hits_1", "hits_2")
+FIXED = ("hidden_size", "vocab_size", "batch_size", "flops_per_s", "bytes_per_s", *_HITS)
 
 
 def _traced_ms(shape: SimpleNamespace) -> dict[str, str]:

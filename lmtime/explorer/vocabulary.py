@@ -14,7 +14,7 @@ from lmtime.explorer.tracing import expression
 from lmtime.hardware import GPUS
 
 SMALLEST, LARGEST = vocabulary.SMALLEST, vocabulary.LARGEST
-N_POINTS = 36
+N_POINTS = 30
 GRID = [
     round(SMALLEST * (LARGEST / SMALLEST) ** (k / N_POINTS)) for k in range(N_POINTS + 1)
 ]  # words
@@ -47,7 +47,12 @@ def vocabulary_explorer() -> alt.VConcatChart:
     """Full and adaptive softmax against the vocabulary; what a step's time affords is marked."""
     constants = tracing.Constants(FIXED)
     share = _panel(constants, "share", alt.Axis(format="%"), "output layer's share")
-    time = _panel(constants, "ms", alt.Axis(format="~g"), "step, ms") + _budget_rule()
+    time = (
+        _panel(
+            constants, "ms", alt.Axis(format="~g", values=[10**k for k in range(-1, 6)]), "step, ms"
+        )
+        + _budget_rule()
+    )
     derived = _derived(constants)
     chart = alt.vconcat(share, time).add_params(*_controls(), *tracing.signals(derived))
     return chart.properties(
@@ -165,7 +170,7 @@ def _panel(constants: tracing.Constants, field: str, axis: alt.Axis, title: str)
         axis=alt.Axis(values=[2e3, 1e4, 1e5, 1e6], format="~s"),
         title="vocabulary, words",
     )
-    scale = alt.Scale(type="log") if field == "ms" else alt.Scale(domain=[0, 1])
+    scale = alt.Scale(type="log", nice=False) if field == "ms" else alt.Scale(domain=[0, 1])
     lines = (
         alt.Chart(rows)
         .transform_calculate(**partition(alt.datum.words))
@@ -180,7 +185,7 @@ def _panel(constants: tracing.Constants, field: str, axis: alt.Axis, title: str)
                 "layer:N",
                 title=None,
                 scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())),
-                legend=alt.Legend(orient="top"),
+                legend=alt.Legend(orient="top", symbolType="stroke", symbolStrokeWidth=3),
             ),
             tooltip=[
                 alt.Tooltip("words:Q", format=","),
