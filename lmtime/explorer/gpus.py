@@ -42,7 +42,8 @@ def gpu_explorer() -> alt.LayerChart:
         usermeta={"lmtime": {"sentence": _sentence(), "show": _shown()}},
         description="Predicted time of a training step of the gated convolutional network with a "
         "full softmax on each GPU, and the output layer's part and share of it; a GPU whose "
-        "hardware has no arithmetic of this precision says so.",
+        "hardware has no arithmetic of this precision says so. Launch-bound is an estimate: "
+        "launching the operators one after another would take longer than they do.",
     )
 
 
@@ -139,7 +140,7 @@ def _rows(constants: tracing.Constants) -> alt.Chart:
             **{second: f"datum.ms - datum['{first}']"},
             share=f"datum.has ? datum['{first}'] / datum.ms : null",
             said=f"datum.has ? format(datum['{first}'] / datum.ms, '.0%') + "
-            "(datum.ms < launch_ms ? ', launch-bound (estimate)' : '') : "
+            "(datum.ms < launch_ms ? ', launch-bound' : '') : "
             f"'no ' + {[p.rate for p in PRECISIONS.values()]}[precision] + ' in its hardware'",
         )
     )
