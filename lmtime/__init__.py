@@ -7,7 +7,8 @@ The flow is the layout; a module imports only from those before it:
     records                    rows and their provenance                 standard library
     calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
-    accuracy                   predictions beside measurements           standard library
+    accuracy, published        predictions beside measurements           standard library
+    inverse                    from a time or a share back to a size     standard library
     stats                      medians, intervals, differences           numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
@@ -15,7 +16,7 @@ The flow is the layout; a module imports only from those before it:
     timing/                    clock, who owns which time; work, traces  torch
     report, study              from samples to rows; measure what lacks  numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
-    charts, explorer, prose    rows to charts, sliders and sentences     altair
+    charts, explorer/, prose   rows to charts, sliders and sentences     altair
     options, terminal, cli     the `lmtime` command                      typer, rich
 
 Importing `lmtime` imports none of them.

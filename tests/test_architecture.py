@@ -17,7 +17,7 @@ ROOT = Path(lmtime.__file__).parent
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": ""},
-    {"accuracy": "", "published": ""},
+    {"accuracy": "", "published": "", "inverse": ""},
     {"stats": "numpy"},
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
@@ -39,7 +39,7 @@ OUTSIDE = {part: set(allowed.split()) for row in LAYERS for part, allowed in row
 DRAWING = {("timing/breakdown.py", "lmtime.charts")}
 
 # 5,000 lines held the study of one network; any model, its trace, counts and costs came on top.
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PACKAGE_LINES = 320, 45, 8_500
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PACKAGE_LINES = 320, 45, 9_000
 
 FILES = sorted(ROOT.rglob("*.py"))
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

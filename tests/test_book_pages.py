@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import time
 from pathlib import Path
 
@@ -232,3 +233,48 @@ def outside_requests(browser):
     entries = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [e["params"] for e in entries if e["method"] == "Network.requestWillBeSent"]
     return [p["request"]["url"] for p in sent if OUTSIDE.match(p["request"]["url"])]
+
+
+# One frame of a screen that draws 60 a second; longer, and the chart lags behind the hand.
+MAX_FRAME_MS, N_MOVES = 16, 31
+MOVE = """
+    const [slider, nMoves, done] = arguments;
+    const view = slider.closest("figure").querySelector(".lmtime-view");
+    const [min, max] = [Number(slider.min), Number(slider.max)];
+    const step = Number(slider.step) || (max - min) / 20;
+    const times = [];
+    let start = 0;
+    const observer = new MutationObserver(() => {
+        if (!start) return;
+        view.getBoundingClientRect(); // lay out now what was drawn
+        times.push(performance.now() - start);
+        start = 0;
+        requestAnimationFrame(times.length < nMoves ? move : () => {
+            observer.disconnect();
+            done(times);
+        });
+    });
+    observer.observe(view, { subtree: true, childList: true, attributes: true });
+    function move() {
+        const next = Number(slider.value) + step;
+        slider.value = next > max ? min : next;
+        start = performance.now();
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    requestAnimationFrame(move);"""
+
+
+def moved_ms(browser, slider):
+    """Median from the input event to the drawing, laid out; the first moves warm the code up."""
+    times = browser.execute_async_script(MOVE, slider, N_MOVES)
+    return statistics.median(times[N_MOVES // 3 :])
+
+
+def test_a_slider_moves_its_chart_within_one_frame(browser, page):
+    open_page(browser, page, width=1_000)
+    browser.set_script_timeout(30)
+    for chart in browser.find_elements("css selector", "figure.lmtime-chart"):
+        for slider in chart.find_elements("css selector", "input[type=range]"):
+            median = min(moved_ms(browser, slider) for _ in range(2))  # others only add to it
+            name = slider.get_attribute("data-param")
+            assert median <= MAX_FRAME_MS, f"{name}: {median:.1f} ms"

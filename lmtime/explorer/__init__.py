@@ -1,0 +1,22 @@
+"""Charts with sliders: the formulas of `cost`, traced into the page by Altair parameters.
+
+There is no second implementation: the functions that compute numbers are called with parameters
+in place of numbers, and what comes out is the expression that the page evaluates.
+"""
+
+from lmtime.cost.step import GROUPS
+from lmtime.explorer.decoders import decoder_explorer
+from lmtime.explorer.gpus import gpu_explorer
+from lmtime.explorer.growth import group_ms, growth_explorer
+from lmtime.explorer.tracing import expression
+from lmtime.explorer.vocabulary import vocabulary_explorer
+
+__all__ = [
+    "GROUPS",
+    "decoder_explorer",
+    "expression",
+    "gpu_explorer",
+    "group_ms",
+    "growth_explorer",
+    "vocabulary_explorer",
+]
