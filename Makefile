@@ -29,7 +29,8 @@ lint: $(INSTALLED) ## the linter, and the formatter's check
 	@$(BIN)/ruff format --check
 
 unit: $(INSTALLED) ## the tests of the package
-	@$(BIN)/pytest -rs -m "not page"
+	@$(BIN)/pytest -rs -m "alone and not page"
+	@$(BIN)/pytest -rs -m "not alone and not page" -n 2 --dist loadfile
 
 labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is left alone
 	@rm -rf $(SMOKE)
@@ -41,7 +42,7 @@ labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is
 
 chapters: labs ## run every cell of every chapter, as if the labs' rows were this machine's
 	@LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax --nbval-current-env \
-		--nbval-cell-timeout 120 book --ignore book/labs
+		--nbval-cell-timeout 120 -n 2 --dist loadfile book --ignore book/labs
 
 build: $(INSTALLED) ## build the book from the rows at hand, warnings as errors
 	@$(BIN)/lmtime book

@@ -14,6 +14,8 @@ from lmtime.timing.gates import (
     verdict,
 )
 
+pytestmark = pytest.mark.alone  # it sleeps, or ends what takes too long
+
 BEFORE = State(0.0, 0.0, 0.0, 1500.0, 50.0, 0, 0)
 
 

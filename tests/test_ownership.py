@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from lmtime.timing import CudaClock, Ownership, WallClock, record_step, region
 
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("one_thread")]  # it sleeps known times
+
 FORWARD_S, BACKWARD_S = 0.03, 0.06
 
 
@@ -50,7 +52,7 @@ class Layer(nn.Module):
 def spans_of(model, owners, loss_of, optimizer=None):
     """Time of each (owner, phase) in one instrumented step, and what the layers noted of it.
 
-    Of three steps the one the machine disturbed least counts: the shortest.
+    Of six steps the one the machine disturbed least counts: the shortest.
     """
     ownership = Ownership(model, owners, optimizer)
     truth = getattr(model, "truth", {})
@@ -63,7 +65,7 @@ def spans_of(model, owners, loss_of, optimizer=None):
 
     step()  # the first calls of autograd and of a checkpoint are slow
     runs = []
-    for _ in range(3):
+    for _ in range(6):
         spans = record_step(step, ownership, WallClock())
         found = defaultdict(float)
         for span in spans:

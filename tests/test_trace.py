@@ -33,6 +33,8 @@ from lmtime.timing.kinds import (
 from lmtime.timing.ownership import MARKS
 from lmtime.timing.trace import Trace, read, trace
 
+pytestmark = pytest.mark.alone  # it sleeps, or ends what takes too long
+
 A, B, WALK = ("a", "forward"), ("b", "backward"), (MARKS, "backward")
 
 
