@@ -35,9 +35,10 @@ def in_step_factor(study: Study, calibration: Calibration) -> float:
 
     In a step their operands come from memory, and between them other operators run.
     """
+    steps = {r.run_id: r for r in study.records() if r.owner == STEP}
     factors = []
     for run_id, conditions in study.provenance().items():
-        kinds, step = conditions["notes"].get("kinds"), _step(study, run_id)
+        kinds, step = conditions["notes"].get("kinds"), steps[run_id]
         if kinds is None or step.quality:
             continue
         rows = predict.costs(configuration_of(step.config), conditions["notes"]["tail_hits"])
@@ -46,10 +47,6 @@ def in_step_factor(study: Study, calibration: Calibration) -> float:
         in_step_ms = sum(of_group.get(PRODUCTS, 0.0) for of_group in kinds.values())
         factors.append(in_step_ms / alone_ms)
     return median(factors) if factors else 1.0
-
-
-def _step(study: Study, run_id: str) -> Record:
-    return next(r for r in study.records() if r.run_id == run_id and r.owner == STEP)
 
 
 def comparisons(

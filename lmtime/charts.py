@@ -87,37 +87,11 @@ def group_shares(rows: Iterable[dict], label: str, description: str) -> alt.Char
 
     rows: of `Study.group_rows`, each with a field `label` that names its bar; "|" breaks lines.
     """
-    shown = [
-        {
-            "bar": r[label],
-            "group": r["owner"],
-            "share": r["share"],
-            "place": GROUPS.index(r["owner"]),
-        }
-        for r in rows
-    ]
-    return (
-        alt.Chart(alt.Data(values=shown))
-        .mark_bar()
-        .encode(
-            y=alt.Y(
-                "bar:N",
-                title=None,
-                sort=None,
-                axis=alt.Axis(labelExpr=BROKEN_LABEL, labelLimit=240),
-            ),
-            x=alt.X(
-                "share:Q",
-                axis=alt.Axis(format="%"),
-                title="share of the step",
-                scale=alt.Scale(domain=[0, 1], nice=False, clamp=True),
-            ),
-            color=colours(GROUP_COLOURS, shorthand="group:N", sort=list(GROUPS)),
-            order=alt.Order("place:Q"),
-            tooltip=["bar:N", "group:N", alt.Tooltip("share:Q", format=".1%")],
-        )
-        .properties(description=description, height=alt.Step(62), autosize=FIT_WIDTH)
-    )
+    whole = alt.Scale(domain=[0, 1], nice=False, clamp=True)
+    share = alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the step", scale=whole)
+    shown = [{"bar": r[label], "group": r["owner"], "share": r["share"]} for r in rows]
+    table = {name: GROUP_COLOURS[name] for name in GROUPS}
+    return _stacked(shown, "group", table, share).properties(description=description)
 
 
 KIND_COLOURS = {
@@ -136,29 +110,29 @@ def kind_shares(rows: Iterable[dict], label: str, description: str) -> alt.Chart
 
     rows: of `Study.kind_rows`, each with a field `label` that names its bar; "|" breaks lines.
     """
-    kinds = list(KIND_COLOURS)
-    shown = [
-        {"bar": r[label], "kind": r["kind"], "share": r["share"], "place": kinds.index(r["kind"])}
-        for r in rows
-    ]
+    shown = [{"bar": r[label], "kind": r["kind"], "share": r["share"]} for r in rows]
     present = {r["kind"] for r in shown}
     table = {kind: colour for kind, colour in KIND_COLOURS.items() if kind in present}
+    share = alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the traced step")
+    return _stacked(shown, "kind", table, share).properties(description=description)
+
+
+def _stacked(shown: list[dict], part: str, table: dict[str, str], share: alt.X) -> alt.Chart:
+    """Bars of parts in the order of their table of colours."""
+    names = list(table)
+    placed = [{**r, "place": names.index(r[part])} for r in shown]
+    broken = alt.Axis(labelExpr=BROKEN_LABEL, labelLimit=240)
     return (
-        alt.Chart(alt.Data(values=shown))
+        alt.Chart(alt.Data(values=placed))
         .mark_bar()
         .encode(
-            y=alt.Y(
-                "bar:N",
-                title=None,
-                sort=None,
-                axis=alt.Axis(labelExpr=BROKEN_LABEL, labelLimit=240),
-            ),
-            x=alt.X("share:Q", axis=alt.Axis(format="%"), title="share of the traced step"),
-            color=colours(table, shorthand="kind:N", sort=list(table)),
+            y=alt.Y("bar:N", title=None, sort=None, axis=broken),
+            x=share,
+            color=colours(table, shorthand=f"{part}:N", sort=names),
             order=alt.Order("place:Q"),
-            tooltip=["bar:N", "kind:N", alt.Tooltip("share:Q", format=".1%")],
+            tooltip=["bar:N", f"{part}:N", alt.Tooltip("share:Q", format=".1%")],
         )
-        .properties(description=description, height=alt.Step(62), autosize=FIT_WIDTH)
+        .properties(height=alt.Step(62), autosize=FIT_WIDTH)
     )
 
 
