@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probabilities import log_prob_of
 
 from lmtime.config import AdaptiveSoftmaxConfig, GCNConfig
 from lmtime.errors import UsageError
-from lmtime.softmax import OUTPUT_LAYERS, AdaptiveSoftmax, FullSoftmax
+from lmtime.softmax import OUTPUT_LAYERS, AdaptiveSoftmax, FullSoftmax, TorchAdaptiveSoftmax
 
 WIDTH, N_WORDS, N_TOKENS = 11, 23, 13
 CUTOFFS = {
@@ -22,6 +23,7 @@ CUTOFFS = {
     "adaptive, one tail": (17,),
     "adaptive, three tails": (2, 3, 9),
 }
+CUTOFFS |= {f"torch's {name}": cutoffs for name, cutoffs in CUTOFFS.items()}
 LAYERS = ("full", *CUTOFFS)
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -38,7 +40,8 @@ def make(name, *, dtype=torch.float64, **options):
         layer = FullSoftmax(WIDTH, N_WORDS, **options)
     else:
         config = AdaptiveSoftmaxConfig(WIDTH, N_WORDS, CUTOFFS[name], div_value=1.7)
-        layer = AdaptiveSoftmax(config, **options)
+        kind = TorchAdaptiveSoftmax if name.startswith("torch") else AdaptiveSoftmax
+        layer = kind(config, **options)
     return layer.to(dtype)
 
 
@@ -57,19 +60,6 @@ def some_targets(*shape):
     flat = targets.view(-1)
     flat[: len(edges)] = edges[: flat.numel()]
     return targets
-
-
-def log_prob_of(layer, hidden):
-    """(n_tokens, n_words): the head's entry for a cluster, then the word inside it; once each."""
-    if isinstance(layer, FullSoftmax):
-        return torch.log_softmax(hidden @ layer.head.weight.T, -1)
-    head = torch.log_softmax(hidden @ layer.layer.head.weight.T, -1)
-    n_short = head.shape[-1] - len(layer.layer.tail)
-    parts = [head[:, :n_short]]
-    for i, (down, out) in enumerate(layer.layer.tail):
-        inside = torch.log_softmax(hidden @ down.weight.T @ out.weight.T, -1)
-        parts.append(head[:, n_short + i, None] + inside)
-    return torch.cat(parts, -1)
 
 
 def gradients(loss, hidden, layer):
@@ -113,11 +103,11 @@ def partitions_and_targets(draw):
 
 
 @settings(deadline=None, max_examples=60)
-@given(partitions_and_targets())
-def test_any_partition_and_any_targets_give_the_probability_of_the_word(case):
+@given(partitions_and_targets(), st.sampled_from([AdaptiveSoftmax, TorchAdaptiveSoftmax]))
+def test_any_partition_and_any_targets_give_the_probability_of_the_word(case, kind):
     """An empty cluster, all in the short list, all in the last tail: none is special."""
     n_words, cutoffs, targets = case
-    layer = AdaptiveSoftmax(AdaptiveSoftmaxConfig(WIDTH, n_words, cutoffs, 1.5)).double()
+    layer = kind(AdaptiveSoftmaxConfig(WIDTH, n_words, cutoffs, 1.5)).double()
     hidden = some_hidden(len(targets))
     wanted = -log_prob_of(layer, hidden).gather(1, targets[:, None])[:, 0]
     assert_same(layer(hidden, targets).nll, wanted)
@@ -128,19 +118,27 @@ def test_any_partition_and_any_targets_give_the_probability_of_the_word(case):
 def test_widths_of_the_tails_are_the_configurations(div_value):
     """Case 13: also wider ones than the hidden state."""
     config = AdaptiveSoftmaxConfig(WIDTH, N_WORDS, (5, 12), div_value)
-    layer = AdaptiveSoftmax(config).layer
+    layer = TorchAdaptiveSoftmax(config).layer
     assert tuple(down.out_features for down, _ in layer.tail) == config.tail_dims
     assert tuple(out.out_features for _, out in layer.tail) == config.tail_sizes
     assert layer.head.out_features == config.head_size
+    layer = AdaptiveSoftmax(config)
+    assert tuple(tail.projection.out_features for tail in layer.tails) == config.tail_dims
+    assert tuple(tail.words.out_features for tail in layer.tails) == config.tail_sizes
+    assert layer.head.words.out_features == config.head_size
 
 
 # Ignored targets
 
 
+each_adaptive = pytest.mark.parametrize("kind", [AdaptiveSoftmax, TorchAdaptiveSoftmax])
+
+
+@each_adaptive
 @pytest.mark.parametrize("target", [6, 11])
-def test_only_the_global_id_is_ignored(target):
+def test_only_the_global_id_is_ignored(target, kind):
     """Case 1: 6 and 11 are number 1 of their clusters, which must not be taken for word 1."""
-    layer = AdaptiveSoftmax(AdaptiveSoftmaxConfig(8, 20, (5, 10), 2.0), ignore_index=1).double()
+    layer = kind(AdaptiveSoftmaxConfig(8, 20, (5, 10), 2.0), ignore_index=1).double()
     hidden = torch.randn(2, 8, dtype=torch.float64)
     out = layer(hidden, torch.tensor([target, 1]))
     wanted = -log_prob_of(layer, hidden)[0, target]
@@ -298,14 +296,13 @@ def test_a_likely_cluster_is_no_likely_word(cluster_share, wanted):
     head = torch.tensor([1 - cluster_share - 4e-9, *[1e-9] * 4, cluster_share]).log()
     inside = torch.tensor([0.36, *[0.16] * 4]).log()
     with torch.no_grad():
-        down, out = layer.layer.tail[0]
-        for weight in (layer.layer.head.weight, down.weight, out.weight):
+        for weight in layer.parameters():
             weight.zero_()
-        layer.layer.head.weight[:, 0] = head
-        down.weight[0, 0] = 1.0
-        out.weight[:, 0] = inside
+        layer.head.words.weight[:, 0] = head
+        layer.tails[0].projection.weight[0, 0] = 1.0
+        layer.tails[0].words.weight[:, 0] = inside
     hidden = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
-    assert (hidden @ layer.layer.head.weight.T).argmax() == 5, "the cluster leads"
+    assert (hidden @ layer.head.words.weight.T).argmax() == 5, "the cluster leads"
     assert layer.predict(hidden) == wanted
 
 

@@ -12,7 +12,7 @@ from lmtime.config import PRESETS, AdaptiveSoftmaxConfig, TransformerConfig
 from lmtime.errors import UsageError
 from lmtime.models import nesterov
 from lmtime.models.transformer import AdaptiveInput, Attention, Positions, Transformer
-from lmtime.softmax import AdaptiveSoftmax, band_shapes
+from lmtime.softmax import TorchAdaptiveSoftmax, band_shapes
 from lmtime.timing import OUTSIDE, Ownership
 
 SHAPE = dict(
@@ -244,7 +244,7 @@ def output_words(untied_model):
 
 def untied(model):
     """torch's adaptive softmax with copies of a tied one's weights."""
-    twin, tied = AdaptiveSoftmax(model.config.adaptive).double(), model.output_layer.layer
+    twin, tied = TorchAdaptiveSoftmax(model.config.adaptive).double(), model.output_layer.layer
     with torch.no_grad():
         rows = [tied.head.short_list.words, tied.head.tails.weight]
         twin.layer.head.weight.copy_(torch.cat(rows))
@@ -288,10 +288,10 @@ def test_a_tie_survives_a_copy_and_a_change_of_precision():
 def test_words_of_other_shapes_cannot_be_tied():
     config = AdaptiveSoftmaxConfig(8, 20, (5, 10), 2.0)
     words = [nn.Parameter(torch.zeros(shape)) for shape in band_shapes(config)]
-    AdaptiveSoftmax(config, words=words)
+    TorchAdaptiveSoftmax(config, words=words)
     for wrong in (words[:2], words[::-1], []):
         with pytest.raises(UsageError, match=r"must be \[\(5, 8\), \(5, 4\), \(10, 2\)\]"):
-            AdaptiveSoftmax(config, words=wrong)
+            TorchAdaptiveSoftmax(config, words=wrong)
 
 
 def test_nothing_is_tied_to_a_full_softmax():

@@ -18,23 +18,46 @@ class AdaptiveSoftmaxConfig:
     cutoffs are cumulative: cutoffs (2000, 10000) over 33,278 words make a short list of 2,000
     words and two tail clusters of 8,000 and 23,278. Tail cluster i (from 1) is projected to
     hidden_size / div_value**i dimensions, rounded down, as torch does.
+
+    The other fields leave torch's shape. tail_widths: the dimensions of each tail cluster, in place
+    of those of div_value; one as wide as what enters needs no projection. head_rank: the head's
+    product goes through so few dimensions. shared_rank: head and tails see the hidden state through
+    one projection, and all other widths are then relative to its dimensions.
     """
 
     hidden_size: int
     vocab_size: int
     cutoffs: tuple[int, ...]
     div_value: float = 4.0
+    tail_widths: tuple[int, ...] | None = None
+    head_rank: int | None = None
+    shared_rank: int | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, ("hidden_size", "vocab_size"))
         object.__setattr__(self, "cutoffs", _checked_cutoffs(self.cutoffs, self.vocab_size))
         object.__setattr__(self, "div_value", checked_div_value(self.div_value))
-        if min(self.tail_dims) < 1:
+        _check_rank(self, "shared_rank", self.hidden_size)
+        _check_rank(self, "head_rank", self.input_size)
+        if self.tail_widths is not None:
+            widths = _checked_widths(self.tail_widths, len(self.cutoffs))
+            object.__setattr__(self, "tail_widths", widths)
+        elif min(self.tail_dims) < 1:
             raise UsageError(
                 f"div_value={self.div_value:g} leaves tail cluster {len(self.cutoffs)} none of the "
-                f"{self.hidden_size} hidden dimensions: lower it, use fewer cutoffs or a larger "
+                f"{self.input_size} hidden dimensions: lower it, use fewer cutoffs or a larger "
                 f"hidden size"
             )
+
+    @property
+    def input_size(self) -> int:
+        """Width of what head and tails see: the hidden state, or its shared projection."""
+        return self.hidden_size if self.shared_rank is None else self.shared_rank
+
+    @property
+    def head_dim(self) -> int:
+        """Width that the head's entries are compared in."""
+        return self.input_size if self.head_rank is None else self.head_rank
 
     @property
     def head_size(self) -> int:
@@ -49,9 +72,23 @@ class AdaptiveSoftmaxConfig:
     @property
     def tail_dims(self) -> tuple[int, ...]:
         """Width that each tail cluster's words are compared in."""
+        if self.tail_widths is not None:
+            return self.tail_widths
         return tuple(
-            int(self.hidden_size // self.div_value**i) for i in range(1, len(self.cutoffs) + 1)
+            int(self.input_size // self.div_value**i) for i in range(1, len(self.cutoffs) + 1)
         )
+
+    @property
+    def tail_projects(self) -> tuple[bool, ...]:
+        """Whether each tail cluster has a projection; by div_value all have one, as in torch."""
+        if self.tail_widths is None:
+            return (True,) * len(self.cutoffs)
+        return tuple(width != self.input_size for width in self.tail_widths)
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether `nn.AdaptiveLogSoftmaxWithLoss` can have this shape."""
+        return self.tail_widths is self.head_rank is self.shared_rank is None
 
 
 def head_size(cutoffs: Sequence[Any]) -> Any:
@@ -70,6 +107,30 @@ def checked_div_value(div_value: float) -> float:
     if not 0.01 <= div_value <= 1000:
         raise UsageError(f"div_value={div_value} must lie between 0.01 and 1000")
     return float(div_value)
+
+
+def _check_rank(config: AdaptiveSoftmaxConfig, name: str, width: int) -> None:
+    """None, or fewer dimensions than what is projected has."""
+    if getattr(config, name) is None:
+        return
+    require_positive(config, (name,))
+    if getattr(config, name) >= width:
+        raise UsageError(
+            f"{name}={getattr(config, name)} must be below the {width} dimensions that it reduces; "
+            f"leave it out for none"
+        )
+
+
+def _checked_widths(tail_widths: Sequence[int], n_tails: int) -> tuple[int, ...]:
+    """Widths as plain ints, one a tail cluster and each at least 1."""
+    widths = tuple(tail_widths)
+    whole = all(hasattr(w, "__index__") and not isinstance(w, bool) for w in widths)
+    if not whole or len(widths) != n_tails or min(widths) < 1:
+        raise UsageError(
+            f"tail_widths {','.join(map(str, widths)) or '(none)'} must be {n_tails} whole "
+            f"numbers of at least 1, one a tail cluster"
+        )
+    return tuple(int(w) for w in widths)
 
 
 def _checked_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:

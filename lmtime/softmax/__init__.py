@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lmtime.config import OUTPUT_LAYER_NAMES, AdaptiveSoftmaxConfig, GCNConfig, TransformerConfig
-from lmtime.softmax.adaptive import AdaptiveSoftmax, band_shapes
+from lmtime.softmax.adaptive import AdaptiveSoftmax
+from lmtime.softmax.bands import band_shapes
 from lmtime.softmax.full import FullSoftmax
 from lmtime.softmax.interface import OutputLayer, OutputLoss
+from lmtime.softmax.partition import Plan
+from lmtime.softmax.torch_adaptive import TorchAdaptiveSoftmax
 
 OUTPUT_LAYERS: dict[str, Callable[[GCNConfig | TransformerConfig], OutputLayer]] = {
-    "adaptive": lambda config: AdaptiveSoftmax(config.adaptive),
+    "adaptive": lambda config: TorchAdaptiveSoftmax(config.adaptive),
     "full": lambda config: FullSoftmax(config.final_hidden_size, config.vocab_size),
 }
 assert set(OUTPUT_LAYERS) == set(OUTPUT_LAYER_NAMES), "config/ lists the names without torch"
@@ -26,5 +29,7 @@ __all__ = [
     "FullSoftmax",
     "OutputLayer",
     "OutputLoss",
+    "Plan",
+    "TorchAdaptiveSoftmax",
     "band_shapes",
 ]

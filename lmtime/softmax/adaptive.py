@@ -1,121 +1,204 @@
-"""The adaptive softmax of torch, behind the signature of this package."""
+"""The adaptive softmax, fast: torch's model, or one of freer shape, with one wait at most."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmtime.config import AdaptiveSoftmaxConfig
 from lmtime.errors import UsageError
-from lmtime.softmax.interface import OutputLayer
+from lmtime.softmax.bands import Band, band_shapes
+from lmtime.softmax.full import log_softmax
+from lmtime.softmax.fused import AdaptiveNLL
+from lmtime.softmax.interface import OutputLayer, OutputLoss, check_int64
+from lmtime.softmax.partition import Plan, edges_of, partition
+from lmtime.softmax.static import static_nll
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """`nn.AdaptiveLogSoftmaxWithLoss` (Grave et al. 2017): a short list and narrow tail clusters.
+    """A short list and tail clusters of narrow words (Grave et al. 2017).
 
-    torch's layer is kept as it is, with its two host synchronisations a cluster. It fails under
-    autocast when the input is fp32, so here it always runs in the precision of its weights.
-    Label smoothing needs the probability of every word and so costs a full softmax.
+    The probabilities are those of `nn.AdaptiveLogSoftmaxWithLoss` with the same weights, and the
+    weights are drawn as there. The tokens are sorted by cluster once; a `plan` made on the host
+    spares the wait for the device. A cluster that no target hits has a gradient of zeros.
 
-    words: vectors that another layer has too, one table a band (`band_shapes`); the projections to
-    the widths of the tails are always the layer's own.
+    Of head and tails either may have a bias. weight: (vocab_size,), what a word counts in the loss.
+    The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
+    of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
     """
 
     def __init__(
         self,
         config: AdaptiveSoftmaxConfig,
         *,
+        head_bias: bool = False,
+        tail_bias: bool = False,
+        weight: Tensor | None = None,
         words: Sequence[nn.Parameter] | None = None,
         **options: object,
     ) -> None:
         super().__init__(config.hidden_size, **options)
-        self.layer = nn.AdaptiveLogSoftmaxWithLoss(
+        self.config = config
+        shapes, n_tails = band_shapes(config), len(config.cutoffs)
+        given = [None] * len(shapes) if words is None else list(words)
+        if words is not None and (found := [tuple(t.shape) for t in given]) != shapes:
+            raise UsageError(f"tied words of shapes {found} must be {shapes}, one table a band")
+        if weight is not None and weight.shape != (config.vocab_size,):
+            raise UsageError(
+                f"weight of shape {tuple(weight.shape)} must be ({config.vocab_size},), one a word"
+            )
+        self.shared = None
+        if config.shared_rank is not None:
+            self.shared = nn.Linear(config.hidden_size, config.shared_rank, bias=False)
+        self.head = Band(
+            shapes[0],
+            config.input_size,
+            projects=config.head_rank is not None,
+            n_clusters=n_tails,
+            bias=head_bias,
+            words=given[0],
+        )
+        self.tails = nn.ModuleList(
+            Band(shape, config.input_size, projects=projects, bias=tail_bias, words=table)
+            for shape, projects, table in zip(
+                shapes[1:], config.tail_projects, given[1:], strict=True
+            )
+        )
+        self.register_buffer("weight", weight)
+        edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
+        self.register_buffer("edges", torch.tensor(edges), persistent=False)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        *,
+        plan: Plan | None = None,
+        capacity: Sequence[int] | None = None,
+    ) -> OutputLoss:
+        """hidden: (..., hidden_size); targets: (...) int64; plan: of these targets.
+
+        With `capacity`, the most tokens of each tail cluster, all shapes are fixed and the layer
+        can be compiled whole: see `static.py` for what happens beyond it.
+        """
+        rows, flat = self._checked(hidden, targets)
+        narrowed = self._narrowed(rows)
+        if capacity is None:
+            plan = self.plan(flat) if plan is None else plan.to(rows.device)
+            if plan.n_tokens != len(flat):
+                raise UsageError(f"a plan of {plan.n_tokens} tokens is not one of {len(flat)}")
+            ignored, n_kept = plan.ignored, plan.n_kept
+            nll = self._fused_nll(narrowed, plan)
+        else:
+            ignored = flat == self.loss.ignore_index
+            n_kept = (~ignored).sum()
+            bands = (self.head, *self.tails)
+            nll = static_nll(bands, self.config.cutoffs, narrowed, flat, ignored, capacity)
+        loss = self._reduced(nll, rows, flat, ignored, n_kept)
+        nll = nll.reshape(targets.shape)
+        return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
+
+    def plan(self, targets: Tensor) -> Plan:
+        """The tokens of (...) int64 targets by cluster; waits for the device where they lie."""
+        check_int64(targets)
+        edges = self.edges if self.edges.device == targets.device else self.edges.to(targets.device)
+        return partition(targets.reshape(-1), edges, self.config.cutoffs)
+
+    def all_log_prob(self, hidden: Tensor) -> Tensor:
+        """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
+        narrowed = self._narrowed(hidden)
+        sizes = (self.config.cutoffs[0], *[1] * len(self.tails))
+        short_list, *clusters = log_softmax(self.head(narrowed)).split(sizes, dim=1)
+        inside = (log_softmax(tail(narrowed)) for tail in self.tails)
+        return torch.cat([short_list, *map(torch.add, clusters, inside)], dim=1)
+
+    def _narrowed(self, rows: Tensor) -> Tensor:
+        """(n_tokens, hidden_size) -> (n_tokens, input_size), in the type of the products."""
+        rows = rows.to(self._dtype(rows))
+        return rows if self.shared is None else self.shared(rows)
+
+    def _dtype(self, rows: Tensor) -> torch.dtype:
+        """An autocast's type, or that of the weights."""
+        device = rows.device.type
+        if torch.is_autocast_enabled(device):
+            return torch.get_autocast_dtype(device)
+        return self.head.words.weight.dtype
+
+    def _fused_nll(self, narrowed: Tensor, plan: Plan) -> Tensor:
+        weights = [
+            tensor if tensor is None else tensor.to(narrowed.dtype)
+            for band in (self.head, *self.tails)
+            for tensor in band.weights
+        ]
+        learns = any(t is not None and t.requires_grad for t in (narrowed, *weights))
+        keep = learns and torch.is_grad_enabled()
+        return AdaptiveNLL.apply(narrowed, plan, keep, *weights)
+
+    def _reduced(
+        self, nll: Tensor, rows: Tensor, flat: Tensor, ignored: Tensor | None, n_kept: int | Tensor
+    ) -> Tensor:
+        """The loss, as `F.cross_entropy` weights, smooths and reduces it; nll: 0 where ignored."""
+        losses, total = nll, n_kept
+        if self.weight is not None:
+            known = flat if ignored is None else flat.masked_fill(ignored, 0)
+            counts = _masked(self.weight.index_select(0, known), ignored)
+            losses, total = counts * nll, counts.sum()
+        if self.loss.label_smoothing:
+            log_prob = self.all_log_prob(rows)
+            uniform = -(log_prob if self.weight is None else self.weight * log_prob).mean(-1)
+            losses = torch.lerp(losses, _masked(uniform, ignored), self.loss.label_smoothing)
+        if self.loss.reduction == "none":
+            return losses
+        return losses.sum() / total if self.loss.reduction == "mean" else losses.sum()
+
+    @classmethod
+    def from_torch(
+        cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: object
+    ) -> AdaptiveSoftmax:
+        """The same probabilities from copies of the weights."""
+        config = AdaptiveSoftmaxConfig(
+            module.in_features, module.n_classes, module.cutoffs, module.div_value
+        )
+        layer = cls(config, head_bias=module.head.bias is not None, **options)
+        layer.to(module.head.weight)
+        found = {_own_name(name): tensor for name, tensor in module.state_dict().items()}
+        layer.load_state_dict(layer.state_dict() | found)
+        return layer
+
+    def to_torch(self) -> nn.AdaptiveLogSoftmaxWithLoss:
+        """torch's layer with copies of the weights; it has neither ranks nor biases of tails."""
+        config, (head, *tails) = self.config, (self.head.weights, *(t.weights for t in self.tails))
+        if not config.is_torchs or any(tail.bias is not None for tail in tails):
+            raise UsageError(
+                "torch's adaptive softmax takes no tail_widths, head_rank, shared_rank or "
+                "tail_bias: a layer with one of them cannot become one"
+            )
+        module = nn.AdaptiveLogSoftmaxWithLoss(
             config.hidden_size,
             config.vocab_size,
             config.cutoffs,
             config.div_value,
-            device=None if words is None else "meta",  # tied weights come from elsewhere
-        )
-        if words is not None:
-            _tie(self.layer, config, words)
-
-    def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the mean over all words."""
-        # An ignored target stands in as word 0: dropping its row would wait for the device.
-        known = targets.masked_fill(targets == self.loss.ignore_index, 0)
-        with torch.autocast(hidden.device.type, enabled=False):
-            nll = -self.layer(hidden.to(self._dtype), known).output
-        return nll, -self.all_log_prob(hidden).mean(-1) if self.loss.label_smoothing else None
-
-    def all_log_prob(self, hidden: Tensor) -> Tensor:
-        """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self.layer.log_prob(hidden.to(self._dtype))
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.layer.tail[0][0].weight.dtype
+            head_bias=head.bias is not None,
+        ).to(head.words)
+        state = {"head.weight": torch.cat([m for m in head[1:3] if m is not None])}
+        if head.bias is not None:
+            state["head.bias"] = head.bias
+        for i, tail in enumerate(tails):
+            state |= {f"tail.{i}.0.weight": tail.projection, f"tail.{i}.1.weight": tail.words}
+        module.load_state_dict(state)
+        return module
 
 
-def band_shapes(config: AdaptiveSoftmaxConfig) -> list[tuple[int, int]]:
-    """(words, width) of the short list and of each tail: sizes of bands, not cutoffs."""
-    sizes = (config.cutoffs[0], *config.tail_sizes)
-    return list(zip(sizes, (config.hidden_size, *config.tail_dims), strict=True))
+def _own_name(name: str) -> str:
+    """Of a parameter of torch's layer: `tail.0.1.weight` is `tails.0.words.weight`."""
+    for theirs, ours in ((".0.weight", ".projection.weight"), (".1.weight", ".words.weight")):
+        if name.endswith(theirs):
+            return name.removesuffix(theirs).replace("tail", "tails") + ours
+    return name.replace("head.weight", "head.words.weight")
 
 
-class TiedLinear(nn.Module):
-    """(n_tokens, width) -> (n_tokens, n_words): the product with vectors of another layer."""
-
-    def __init__(self, words: nn.Parameter) -> None:
-        super().__init__()
-        self.words = words
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.words)
-
-
-class TiedHead(nn.Module):
-    """Scores of the short list, by vectors of another layer, and of the tails, by its own.
-
-    (n_tokens, hidden_size) -> (n_tokens, n_words + n_tails). Both products are copied into one
-    buffer, as in fairseq's `TiedHeadModule`.
-    """
-
-    def __init__(self, words: nn.Parameter, n_tails: int) -> None:
-        super().__init__()
-        self.short_list = TiedLinear(words)
-        self.tails = _projection(words.shape[1], n_tails)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        n_words = len(self.short_list.words)
-        scores = hidden.new_empty(len(hidden), n_words + self.tails.out_features)
-        scores[:, :n_words] = self.short_list(hidden)
-        scores[:, n_words:] = self.tails(hidden)
-        return scores
-
-
-def _tie(
-    layer: nn.AdaptiveLogSoftmaxWithLoss,
-    config: AdaptiveSoftmaxConfig,
-    words: Sequence[nn.Parameter],
-) -> None:
-    """Put modules that use `words` in the places of torch's own."""
-    given, wanted = [tuple(table.shape) for table in words], band_shapes(config)
-    if given != wanted:
-        raise UsageError(f"tied words of shapes {given} must be {wanted}, one table a band")
-    short_list, *tails = words
-    layer.head = TiedHead(short_list, len(tails))
-    for i, table in enumerate(tails):
-        layer.tail[i] = nn.Sequential(
-            _projection(config.hidden_size, table.shape[1]), TiedLinear(table)
-        )
-
-
-def _projection(d_in: int, d_out: int) -> nn.Linear:
-    """Initialised as fairseq does."""
-    linear = nn.Linear(d_in, d_out, bias=False)
-    nn.init.xavier_uniform_(linear.weight)
-    return linear
+def _masked(values: Tensor, ignored: Tensor | None) -> Tensor:
+    """0 where the target is ignored."""
+    return values if ignored is None else values.masked_fill(ignored, 0.0)

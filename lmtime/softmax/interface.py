@@ -51,6 +51,12 @@ class Reduction(nn.Module):
         return OutputLoss(nll, total)
 
 
+def check_int64(targets: Tensor) -> None:
+    """Functions of torch differ in which other types they take."""
+    if targets.dtype != torch.int64:
+        raise UsageError(f"targets are {targets.dtype} and must be torch.int64")
+
+
 class OutputLayer(nn.Module):
     """A normalised distribution over the vocabulary, given a hidden state.
 
@@ -83,17 +89,20 @@ class OutputLayer(nn.Module):
 
     def forward(self, hidden: Tensor, targets: Tensor) -> OutputLoss:
         """hidden: (..., hidden_size); targets: (...) int64."""
+        rows, flat = self._checked(hidden, targets)
+        nll, loss = self.loss(*self.token_nll(rows, flat), flat)
+        nll = nll.reshape(targets.shape)
+        return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
+
+    def _checked(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden states that lie in rows, (n_tokens, hidden_size), and targets, (n_tokens,)."""
         if hidden.shape[:-1] != targets.shape:
             raise UsageError(
                 f"hidden of shape {tuple(hidden.shape)} needs targets of shape "
                 f"{tuple(hidden.shape[:-1])}, not {tuple(targets.shape)}"
             )
-        if targets.dtype != torch.int64:
-            raise UsageError(f"targets are {targets.dtype} and must be torch.int64")
-        rows, flat = self._rows(hidden).contiguous(), targets.reshape(-1)
-        nll, loss = self.loss(*self.token_nll(rows, flat), flat)
-        nll = nll.reshape(targets.shape)
-        return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
+        check_int64(targets)
+        return self._rows(hidden).contiguous(), targets.reshape(-1)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Log-probability of every word: (..., hidden_size) -> (..., vocab_size)."""
