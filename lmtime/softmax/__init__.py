@@ -11,9 +11,13 @@ from collections.abc import Callable
 from lmtime.config import OUTPUT_LAYER_NAMES, AdaptiveSoftmaxConfig, GCNConfig, TransformerConfig
 from lmtime.softmax.adaptive import AdaptiveSoftmax
 from lmtime.softmax.bands import band_shapes
+from lmtime.softmax.chunked import ChunkedSoftmax
+from lmtime.softmax.class_based import ClassSoftmax
 from lmtime.softmax.full import FullSoftmax
 from lmtime.softmax.interface import OutputLayer, OutputLoss
 from lmtime.softmax.partition import Plan
+from lmtime.softmax.sampled import SampledSoftmax
+from lmtime.softmax.shards import ShardScores, merge_shards, score_shard
 from lmtime.softmax.torch_adaptive import TorchAdaptiveSoftmax
 
 OUTPUT_LAYERS: dict[str, Callable[[GCNConfig | TransformerConfig], OutputLayer]] = {
@@ -26,10 +30,16 @@ __all__ = [
     "OUTPUT_LAYERS",
     "AdaptiveSoftmax",
     "AdaptiveSoftmaxConfig",
+    "ChunkedSoftmax",
+    "ClassSoftmax",
     "FullSoftmax",
     "OutputLayer",
     "OutputLoss",
     "Plan",
+    "SampledSoftmax",
+    "ShardScores",
     "TorchAdaptiveSoftmax",
     "band_shapes",
+    "merge_shards",
+    "score_shard",
 ]

@@ -87,10 +87,17 @@ class OutputLayer(nn.Module):
         """Log-probability of every word, (n_tokens, vocab_size)."""
         raise NotImplementedError
 
+    def reduce(self, hidden: Tensor, targets: Tensor) -> OutputLoss:
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the loss.
+
+        A layer overrides it that can take the gradients of a known reduction earlier.
+        """
+        return self.loss(*self.token_nll(hidden, targets), targets)
+
     def forward(self, hidden: Tensor, targets: Tensor) -> OutputLoss:
         """hidden: (..., hidden_size); targets: (...) int64."""
         rows, flat = self._checked(hidden, targets)
-        nll, loss = self.loss(*self.token_nll(rows, flat), flat)
+        nll, loss = self.reduce(rows, flat)
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 

@@ -1,0 +1,134 @@
+"""The softmax over the whole vocabulary without its logits: a chunk of rows at a time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lmtime.errors import UsageError
+from lmtime.softmax.chunked_nll import ChunkedNLL, Plan
+from lmtime.softmax.full import log_softmax
+from lmtime.softmax.interface import OutputLayer, OutputLoss
+
+
+class ChunkedSoftmax(OutputLayer):
+    """`FullSoftmax` with the same result, and memory for `chunk_rows` rows of logits.
+
+    With reduction "mean" or "sum" the gradients are made during the forward pass, while the chunk
+    is there: 6 * n_tokens * hidden_size * vocab_size FLOPs, none of them in the backward pass,
+    which only scales them. A second backward pass (`retain_graph`), gradients through `nll`, and
+    reduction "none" make the logits once more: 2 * n_tokens * hidden_size * vocab_size more.
+
+    memory_bytes: for the fp32 logits of a chunk; at least `min_rows` rows are taken in any case,
+    since each chunk reads the weights twice, and reads and writes their gradient.
+    class_weight: (vocab_size,), as `weight` of `F.cross_entropy`; `nll` stays unweighted.
+    Under autocast the products run in its type, otherwise in that of the weights.
+
+    Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its gradients are nan, it
+    does not smooth labels in chunks, returns no loss of single tokens beside the reduced one and a
+    16-bit loss for 16-bit input, ignores autocast, cannot go back twice by default, and takes so
+    few rows by default that reading the weights costs more than the products.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        bias: bool = False,
+        class_weight: Tensor | None = None,
+        memory_bytes: int = 2**25,
+        min_rows: int = 256,
+        **options: object,
+    ) -> None:
+        super().__init__(hidden_size, **options)
+        if memory_bytes < 1 or min_rows < 1:
+            raise UsageError(f"{memory_bytes=} and {min_rows=} must be 1 or more")
+        if class_weight is not None and class_weight.shape != (vocab_size,):
+            raise UsageError(
+                f"class_weight of shape {tuple(class_weight.shape)} must be ({vocab_size},)"
+            )
+        self.head = nn.Linear(hidden_size, vocab_size, bias=bias)
+        self.register_buffer("class_weight", class_weight)
+        self.memory_bytes = memory_bytes
+        self.min_rows = min_rows
+
+    def chunk_rows(self, n_tokens: int) -> int:
+        """Rows of a chunk, as even as `n_tokens` allows; the last may have fewer."""
+        most = max(self.min_rows, self.memory_bytes // (4 * self.head.out_features))
+        n_chunks = max(1, math.ceil(n_tokens / most))
+        return max(1, math.ceil(n_tokens / n_chunks))
+
+    def reduce(self, hidden: Tensor, targets: Tensor) -> OutputLoss:
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the loss."""
+        ignored = targets == self.loss.ignore_index
+        known = targets.masked_fill(ignored, 0)
+        weights = self._token_weights(known).masked_fill(ignored, 0.0)
+        smoothing = self.loss.label_smoothing
+        shares = ((1 - smoothing) * weights, smoothing * (~ignored).to(weights.dtype))
+        fused = self.loss.reduction != "none" and torch.is_grad_enabled()
+        nll, uniform_nll, total = self._score(hidden, known, shares if fused else None)
+        nll = nll.masked_fill(ignored, 0.0)
+        if total is None:
+            total = shares[0] * nll
+            if uniform_nll is not None:
+                total = total + shares[1] * uniform_nll.masked_fill(ignored, 0.0)
+        if self.loss.reduction == "none":
+            return OutputLoss(nll, total)
+        return OutputLoss(nll, self._mean(total.sum(), weights.sum()))
+
+    def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the mean over all words."""
+        known = targets.masked_fill(targets == self.loss.ignore_index, 0)
+        return self._score(hidden, known, None)[:2]
+
+    def all_log_prob(self, hidden: Tensor) -> Tensor:
+        """(n_tokens, hidden_size) -> (n_tokens, vocab_size), the whole of it."""
+        return log_softmax(self.head(hidden.to(self.head.weight.dtype)))
+
+    @torch.no_grad()
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most likely word: (..., hidden_size) -> (...) int64, a chunk at a time."""
+        rows = self._rows(hidden)
+        chunks = rows.to(self.head.weight.dtype).split(self.chunk_rows(len(rows)))
+        return torch.cat([self.head(chunk).argmax(-1) for chunk in chunks]).view(hidden.shape[:-1])
+
+    def _score(
+        self, hidden: Tensor, targets: Tensor, shares: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        plan = Plan(self.chunk_rows(len(hidden)), self._dtype(hidden), shares, self._word_shares())
+        return ChunkedNLL.apply(hidden, self.head.weight, self.head.bias, targets, plan)
+
+    def _word_shares(self) -> Tensor | None:
+        """(vocab_size,): what each word has in the mean over all words; None without smoothing."""
+        if self.loss.label_smoothing == 0:
+            return None
+        weight, n_words = self.head.weight, self.head.out_features
+        if self.class_weight is None:
+            return weight.new_full((n_words,), 1 / n_words, dtype=self._sum_dtype)
+        return self.class_weight.to(self._sum_dtype) / n_words
+
+    def _token_weights(self, targets: Tensor) -> Tensor:
+        if self.class_weight is None:
+            return torch.ones_like(targets, dtype=self._sum_dtype)
+        return self.class_weight.to(self._sum_dtype).gather(0, targets)
+
+    @property
+    def _sum_dtype(self) -> torch.dtype:
+        return torch.promote_types(self.head.weight.dtype, torch.float32)
+
+    def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
+        """nan without any weight, and then no gradient is."""
+        if self.loss.reduction == "sum":
+            return total
+        nothing = weight == 0
+        return (total / weight.masked_fill(nothing, 1.0)).masked_fill(nothing, math.nan)
+
+    def _dtype(self, hidden: Tensor) -> torch.dtype:
+        """The type of the products: autocast's, which leaves fp64 alone, or that of the weights."""
+        device, own = hidden.device.type, self.head.weight.dtype
+        if torch.is_autocast_enabled(device) and own != torch.float64:
+            return torch.get_autocast_dtype(device)
+        return own
