@@ -27,7 +27,10 @@ SHAPES: dict[str, tuple[type, str]] = {
     "cutoffs": (str, "Ends of the clusters, cumulative, as in 2000,10000."),
     "band_sizes": (str, "Instead of cutoffs and vocabulary: words in each cluster."),
     "div_value": (float, "Ratio of one tail's width to the next."),
-    "output_layer": (str, "adaptive or full."),
+    "output_layer": (str, "adaptive (torch's), fused-adaptive, full or chunked."),
+    "tail_widths": (str, "Of fused-adaptive: dimensions of each tail, as in 256,64."),
+    "head_rank": (int, "Of fused-adaptive: dimensions that the head's product goes through."),
+    "shared_rank": (int, "Of fused-adaptive: one projection for head and tails."),
     "batch_size": (int, "Sequences in a step."),
     "seq_len": (int, "Tokens in a sequence."),
 }
@@ -63,7 +66,7 @@ def shaped(command: Callable[..., Any]) -> Callable[..., Any]:
 def _parsed(shape: dict[str, Any]) -> dict[str, Any]:
     """Only what was given, lists of numbers as tuples, band sizes as cutoffs and vocabulary."""
     given = {name: value for name, value in shape.items() if value is not None}
-    for name in ("cutoffs", "band_sizes"):
+    for name in ("cutoffs", "band_sizes", "tail_widths"):
         if name in given:
             given[name] = _numbers(name, given[name])
     if "band_sizes" in given:

@@ -153,16 +153,26 @@ def _checked_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> tuple[int, ..
     return whole
 
 
-OUTPUT_LAYER_NAMES = ("adaptive", "full")
+ADAPTIVE_NAMES = ("adaptive", "fused-adaptive")  # torch's own, and this package's
+OUTPUT_LAYER_NAMES = (*ADAPTIVE_NAMES, "full", "chunked")
+FREE_SHAPES = ("tail_widths", "head_rank", "shared_rank")
 
 
 def check_output_layer(config: Any) -> None:
-    """Check and bring into one form `output_layer`, `div_value` and `cutoffs` of a model."""
+    """Check and bring into one form the fields of a model that shape its output layer."""
     if config.output_layer not in OUTPUT_LAYER_NAMES:
         raise unknown("output layer", config.output_layer, list(OUTPUT_LAYER_NAMES))
     object.__setattr__(config, "div_value", checked_div_value(config.div_value))
-    if config.output_layer == "adaptive":
+    free = [name for name in FREE_SHAPES if getattr(config, name, None) is not None]
+    if free and config.output_layer != "fused-adaptive":
+        raise UsageError(
+            f"{' and '.join(free)} shape only the output layer fused-adaptive, not "
+            f"{config.output_layer}: choose that, or leave them out"
+        )
+    if config.output_layer in ADAPTIVE_NAMES:
         object.__setattr__(config, "cutoffs", config.adaptive.cutoffs)
+    if free:
+        object.__setattr__(config, "tail_widths", config.adaptive.tail_widths)
 
 
 def cutoffs_of_bands(band_sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lmtime.config.adaptive import AdaptiveSoftmaxConfig, check_output_layer
+from lmtime.config.adaptive import FREE_SHAPES, AdaptiveSoftmaxConfig, check_output_layer
 from lmtime.config.checks import require_positive, whole_fields
 
 
@@ -28,6 +28,10 @@ class GCNConfig:
     output_layer: str = "adaptive"
     batch_size: int = 8
     seq_len: int = 128
+    # Of a fused adaptive softmax: see AdaptiveSoftmaxConfig.
+    tail_widths: tuple[int, ...] | None = None
+    head_rank: int | None = None
+    shared_rank: int | None = None
 
     corpus: ClassVar[str] = "movie-reviews"
 
@@ -49,5 +53,9 @@ class GCNConfig:
     def adaptive(self) -> AdaptiveSoftmaxConfig:
         """The partition of the vocabulary that the adaptive output layers use."""
         return AdaptiveSoftmaxConfig(
-            self.final_hidden_size, self.vocab_size, self.cutoffs, self.div_value
+            self.final_hidden_size,
+            self.vocab_size,
+            self.cutoffs,
+            self.div_value,
+            *(getattr(self, name) for name in FREE_SHAPES),
         )

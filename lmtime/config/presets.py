@@ -104,8 +104,9 @@ def configure(model: str, **options: Any) -> ModelConfig:
         if name not in allowed:
             raise UsageError(f"{model} has no {name}: choose {', '.join(allowed)}")
     clusters = "cutoffs" in given or "div_value" in given
-    if given.get("output_layer") == "full" and clusters and isinstance(base, GCNConfig):
-        raise UsageError("a full softmax has no clusters: leave out cutoffs and div_value")
+    layer = given.get("output_layer")
+    if layer in ("full", "chunked") and clusters and isinstance(base, GCNConfig):
+        raise UsageError(f"a {layer} softmax has no clusters: leave out cutoffs and div_value")
     if "hidden_size" in given and isinstance(base, GCNConfig):
         given.setdefault("final_hidden_size", given["hidden_size"])
     return dataclasses.replace(base, **given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lmtime.config.adaptive import AdaptiveSoftmaxConfig, check_output_layer
+from lmtime.config.adaptive import ADAPTIVE_NAMES, AdaptiveSoftmaxConfig, check_output_layer
 from lmtime.config.checks import require_positive, whole_fields
 from lmtime.errors import UsageError
 
@@ -56,7 +56,7 @@ class TransformerConfig:
     @property
     def ties_words(self) -> bool:
         """Whether input and output layer share the vectors of the words."""
-        return self.output_layer == "adaptive"
+        return self.output_layer in ADAPTIVE_NAMES
 
     @property
     def adaptive(self) -> AdaptiveSoftmaxConfig:

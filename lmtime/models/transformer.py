@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmtime.config import AdaptiveSoftmaxConfig, TransformerConfig
-from lmtime.softmax import OUTPUT_LAYERS, TorchAdaptiveSoftmax, band_shapes
+from lmtime.softmax import OUTPUT_LAYERS, TIED_LAYERS, band_shapes
 
 
 class AdaptiveInput(nn.Module):
@@ -112,7 +112,8 @@ class Transformer(nn.Module):
         self.embedding = nn.Sequential(words, Positions(config.seq_len, config.hidden_size))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         if config.ties_words:
-            self.output_layer = TorchAdaptiveSoftmax(config.adaptive, words=words.words)
+            layer = TIED_LAYERS[config.output_layer]
+            self.output_layer = layer(config.adaptive, words=words.words)
         else:
             self.output_layer = OUTPUT_LAYERS[config.output_layer](config)
 

@@ -22,12 +22,17 @@ from lmtime.softmax.torch_adaptive import TorchAdaptiveSoftmax
 
 OUTPUT_LAYERS: dict[str, Callable[[GCNConfig | TransformerConfig], OutputLayer]] = {
     "adaptive": lambda config: TorchAdaptiveSoftmax(config.adaptive),
+    "fused-adaptive": lambda config: AdaptiveSoftmax(config.adaptive),
     "full": lambda config: FullSoftmax(config.final_hidden_size, config.vocab_size),
+    "chunked": lambda config: ChunkedSoftmax(config.final_hidden_size, config.vocab_size),
 }
+# Those that may have the words' vectors in common with an adaptive input.
+TIED_LAYERS = {"adaptive": TorchAdaptiveSoftmax, "fused-adaptive": AdaptiveSoftmax}
 assert set(OUTPUT_LAYERS) == set(OUTPUT_LAYER_NAMES), "config/ lists the names without torch"
 
 __all__ = [
     "OUTPUT_LAYERS",
+    "TIED_LAYERS",
     "AdaptiveSoftmax",
     "AdaptiveSoftmaxConfig",
     "ChunkedSoftmax",
