@@ -91,6 +91,7 @@ class Calibration:
     launch_s: float | None = None  # one operator of a chain of tiny ones, on the device
     host_s_per_operator: float | None = None  # forward, recorded for its gradient, or backward
     sync_s: float | None = None  # one `.item()` of a device that has nothing else to do
+    in_step: dict[str, float] = field(default_factory=dict)  # coefficients of `cost.in_step`
 
     def __post_init__(self) -> None:
         _require_text(self, "device", "device_name")
@@ -104,6 +105,9 @@ class Calibration:
                 raise unknown("dtype", dtype, list(PRECISIONS))
             _require_rate(f"flops_per_s of {dtype}", rate)
         _require_rates(self, "bytes_per_s", *(t for t in TIMES if getattr(self, t) is not None))
+        for name, value in self.in_step.items():
+            if not _is_number(value) or value < 0:
+                raise UsageError(f"in_step {name}={value!r} must be a finite number, 0 or more")
 
     def flops_per_s(self, dtype: str) -> float:
         """Measured rate of large matrix products in `dtype`."""
@@ -151,6 +155,7 @@ class Calibration:
             "n_threads": self.n_threads,
             "bytes_per_s": self.bytes_per_s,
             **{name: value for name in TIMES if (value := getattr(self, name)) is not None},
+            **({"in_step": self.in_step} if self.in_step else {}),
             **{
                 name: [dataclasses.asdict(row) for row in table]
                 for name in TABLES
@@ -192,6 +197,7 @@ class Calibration:
             provenance=_require(whole, "provenance", dict),
             **{name: _table(whole, name, kind) for name, kind in TABLES.items()},
             **{name: whole.get(name) for name in TIMES},
+            in_step=_require({"in_step": {}, **whole}, "in_step", dict),
         )
 
 
@@ -255,9 +261,13 @@ def _require_rates(row: object, *names: str) -> None:
 
 
 def _require_rate(name: str, rate: object) -> None:
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not is_number or not math.isfinite(rate) or rate <= 0:
+    if not _is_number(rate) or rate <= 0:
         raise UsageError(f"{name}={rate!r} must be a finite number greater than 0")
+
+
+def _is_number(value: object) -> bool:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and math.isfinite(value)
 
 
 def read_calibration(path: Path) -> Calibration:

@@ -52,6 +52,9 @@ def profile(
     steps: Annotated[Whole, typer.Option(help="Exact number of steps; else until steady.")] = None,
     json_to: Json = None,
     trace: Annotated[Optional[Path], typer.Option(help="Write a traced step for Perfetto.")] = None,
+    keep_pages: Annotated[
+        bool, typer.Option("--keep-pages", help="On a CPU: keep freed memory, for steadier steps.")
+    ] = False,
     show_list: List = False,
 ) -> None:
     """Measure where the time of one step goes on this machine, layer by layer."""
@@ -64,6 +67,8 @@ def profile(
     from lmtime import study
     from lmtime.timing import StopRule
 
+    if keep_pages:
+        _keep_pages()
     rule = StopRule() if steps is None else StopRule(n_min=steps, n_max=steps, max_s=1e9)
     setup = study.Setup(device, dtype, phase, corpus, rule=rule)
     with terminal.progress() as say:
@@ -111,20 +116,36 @@ def predict(
 def calibrate(
     device: Device = "auto",
     dtype: Annotated[Optional[list[str]], typer.Option(help="fp32 if absent; repeatable.")] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="End with steps of a few shapes: two minutes more.")
+    ] = False,
     out: Annotated[Optional[Path], typer.Option(help="Write the JSON here, not to output.")] = None,
 ) -> None:
-    """Measure rates by size, and what launching and waiting cost; below 2 minutes."""
+    """Measure rates by size, and what launching and waiting cost; below 2 minutes without steps."""
     _require_folder(out)
+    from lmtime import study
     from lmtime.timing.calibrate import calibrate_fully
     from lmtime.timing.conditions import find_device
 
+    device = find_device(device)
+    _keep_pages()
     with terminal.progress() as say:
-        found = calibrate_fully(find_device(device), dtype, command=_command(), say=say)
+        found = calibrate_fully(device, dtype, command=_command(), say=say)
+        if steps:
+            found = study.with_steps(found, command=_command(), say=say)
     if out is None:
         typer.echo(found.to_json(), nl=False)
     else:
         write_calibration(out, found)
         _say(f"wrote {out}")
+
+
+def _keep_pages() -> None:
+    """Keep memory in the process, as GPUs do; says where the system cannot."""
+    from lmtime.timing.pages import keep_pages
+
+    if not keep_pages():
+        _say("lmtime: this system's C library cannot be told to keep pages: steps will spread more")
 
 
 @app.command()

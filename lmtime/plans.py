@@ -111,6 +111,31 @@ def accuracy_plan(preset: str) -> Plan:
     return [*both, _gcn("adaptive", 512, hidden_size=256, cutoffs=(5_000, 20_000), div_value=2.0)]
 
 
+def reference_plan(preset: str) -> Plan:
+    """Steps that a calibration ends with; none of the shapes of `accuracy_plan` is among them."""
+    check(preset)
+    if preset == "smoke":
+        shape = _SMOKE | {"hidden_size": 48}
+        full = {name: value for name, value in shape.items() if name != "cutoffs"}
+        return [
+            ("gcn", configure("gcn", **shape)),
+            ("gcn", configure("gcn", output_layer="full", **full)),
+        ]
+    return [
+        _gcn("adaptive", 96, hidden_size=192),
+        _gcn("adaptive", 1536, hidden_size=192),
+        _gcn("adaptive", 256, hidden_size=192, vocab_size=10_000),
+        _gcn("adaptive", 768, hidden_size=384),
+        _gcn("adaptive", 128, hidden_size=768),
+        _gcn("full", 384, hidden_size=192),
+        _gcn("full", 96, hidden_size=384),
+        _gcn("full", 1280, hidden_size=320),
+        _short_transformer("adaptive", 128, 256),
+        _short_transformer("adaptive", 768, 320),
+        _short_transformer("full", 512, 256),
+    ]
+
+
 def _accuracy_shapes(layer: str) -> Plan:
     """22 shapes: the whole width, the final state alone, a small vocabulary, the Transformer."""
     square = [(h, n) for h in (128, 256, 512) for n in (64, 512, 2048)] + [(1024, 64), (1024, 256)]

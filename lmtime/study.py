@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from lmtime import corpora, models, report
+from lmtime import accuracy, corpora, models, plans, report
 from lmtime.calibration import Calibration, read_calibration, write_calibration
 from lmtime.config import HuggingFaceConfig, ModelConfig, may_be_band_sizes
+from lmtime.cost import in_step
 from lmtime.errors import TooLarge, UsageError
 from lmtime.models.memory import require_memory
 from lmtime.records import Provenance, Record, Study, document, results_root
@@ -20,7 +23,7 @@ from lmtime.report import Setup
 from lmtime.stats import MIN_PAIRS
 from lmtime.timing import Ownership, StopRule
 from lmtime.timing.breakdown import INFLATION_TOLD
-from lmtime.timing.calibrate import Plan, calibrate, calibrate_fully, check_step
+from lmtime.timing.calibrate import SMOKE, calibrate, calibrate_fully, check_step
 from lmtime.timing.conditions import (
     device_folder,
     load_average,
@@ -161,17 +164,49 @@ def measure_missing(
 
 
 def calibration_of(
-    device: str, plan: Plan | None = None, *, command: str, say: Callable[[str], None]
+    device: str, preset: str, *, command: str, say: Callable[[str], None]
 ) -> Calibration:
-    """The full calibration of this device: read, or measured and kept beside its rows."""
+    """The full calibration of this device, with steps: read, or measured and kept beside its rows.
+
+    The steps are kept as the study `reference`.
+    """
     path = results_root() / device_folder(device) / CALIBRATION
     if path.exists():
         say("already calibrated")
         return read_calibration(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = calibrate_fully(device, plan=plan, command=command, say=say)
+    alone = calibrate_fully(
+        device, plan=SMOKE if preset == "smoke" else None, command=command, say=say
+    )
+    configs, rule = plans.reference_plan(preset), StopRule(**plans.brief_rule(preset))
+    kept = measure_missing(
+        "reference", configs, Setup(device=device, rule=rule), command=command, say=say
+    )
+    found = fitted(alone, kept)
     write_calibration(path, found)
     return found
+
+
+def with_steps(
+    alone: Calibration, *, command: str, say: Callable[[str], None] = lambda text: None
+) -> Calibration:
+    """A calibration that ends with steps, whose rows are not kept."""
+    setup = Setup(device=alone.device, rule=StopRule(**plans.brief_rule("quick")))
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Study(Path(folder), "reference")
+        for model, config in plans.reference_plan("quick"):
+            say(_title(model, config))
+            done = profile(model, config, setup, command=command, calibration=alone, say=say)
+            kept.add(done.records, done.provenance)
+        return fitted(alone, kept)
+
+
+def fitted(alone: Calibration, steps: Study) -> Calibration:
+    """The calibration with what operators take inside these steps."""
+    samples = accuracy.samples(steps)
+    if not samples:
+        raise RuntimeError("no step was quiet enough to calibrate with: end other work, try again")
+    return dataclasses.replace(alone, in_step=in_step.fit(samples, alone))
 
 
 def _measure_missing(

@@ -50,6 +50,29 @@ def band_ms(
     return Band(1e3 * low, 1e3 * high)
 
 
+# The honest band where nothing was measured. All published times of layers in data/published that
+# are not computed chunk by chunk are below this multiple of the roofline's upper end; passes that
+# follow each other over the same small arrays find some of them in the caches; and a host takes
+# this long for one operator, an estimate for eager execution from Python.
+SLOWER, SPARED = 2.05, 0.5
+HOST_S = {"cuda": 10e-6, "cpu": 50e-6}
+
+
+def wide_band_ms(
+    operators: Iterable[Cost], flops_per_s: float, bytes_per_s: float, *, device: str = "cuda"
+) -> Band:
+    """What eager execution may take on a device of these peaks that nobody has calibrated.
+
+    From the roofline at best, with half of the passes' traffic spared by caches, to SLOWER times
+    its upper end and a host that launches every operator in turn. device: "cuda" or "cpu".
+    """
+    operators = list(operators)
+    whole = band_ms(operators, flops_per_s, bytes_per_s)
+    passes = band_ms((op for op in operators if op.only_moves), flops_per_s, bytes_per_s)
+    launched_ms = 1e3 * HOST_S[device] * sum(op.launches for op in operators)
+    return Band(whole.low - SPARED * passes.low, SLOWER * whole.high + launched_ms)
+
+
 def shares(bands: Mapping[Any, Band]) -> dict[Any, tuple[float, float, float]]:
     """{part: (share, lowest, highest)}: of the middles, and of whichever end gives less or more."""
     totals = [sum(getattr(b, end) for b in bands.values()) for end in ("middle", "low", "high")]

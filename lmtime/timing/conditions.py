@@ -17,6 +17,7 @@ import torch
 
 from lmtime.errors import UsageError, unknown
 from lmtime.records import Provenance
+from lmtime.timing import pages
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -101,6 +102,7 @@ def provenance(command: str, device: str, **more: object) -> Provenance:
             "matmul_allow_tf32": torch.backends.cuda.matmul.allow_tf32,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "mkldnn": torch.backends.mkldnn.is_available(),
+            "pages_kept": pages.are_kept(),
         },
         driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
         if cuda
