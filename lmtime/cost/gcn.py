@@ -7,13 +7,20 @@ from typing import Any
 
 from lmtime.cost import operators as op
 from lmtime.cost.operators import Conv, traffic
+from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
 from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows
-from lmtime.cost.output_layers import parameters as output_layer_parameters
+from lmtime.cost.output_layers import weights as output_layer_weights
 
 OPTIMIZER = "optimizer"
 
 
-def gcn(shape: Any, tail_tokens: Sequence[float], *, value_bytes: float = 4) -> Rows:
+def gcn(
+    shape: Any,
+    tail_tokens: Sequence[float],
+    *,
+    value_bytes: float = 4,
+    optimizer: Optimizer = OPTIMIZERS["nesterov"],
+) -> Rows:
     """{(owner, phase): operators} of one training step.
 
     shape: a GCNConfig or anything with its fields, numbers or Altair parameters; `n_layers` and
@@ -30,23 +37,33 @@ def gcn(shape: Any, tail_tokens: Sequence[float], *, value_bytes: float = 4) -> 
     rows["embedding", "backward"] = [
         op.embedding_backward(n, shape.vocab_size, shape.embedding_size, value_bytes)
     ]
-    total = sum(parameters(shape).values())
-    rows[OPTIMIZER, OPTIMIZER] = [op.nesterov(total, value_bytes)]
+    sizes = [size for owned in weights(shape).values() for size in owned]
+    rows[OPTIMIZER, OPTIMIZER] = optimizer.update(sizes, value_bytes)
     return rows
 
 
 def parameters(shape: Any) -> dict[str, float]:
     """{owner: number of trainable values}."""
-    counts = {
-        "embedding": shape.vocab_size * shape.embedding_size,
-        "input projection": (shape.embedding_size + 2) * shape.hidden_size,
+    return {owner: sum(sizes) for owner, sizes in weights(shape).items()}
+
+
+def weights(shape: Any) -> dict[str, list[Any]]:
+    """{owner: size of each tensor of trainable values}; a norm has directions and lengths."""
+    sizes = {
+        "embedding": [shape.vocab_size * shape.embedding_size],
+        "input projection": _normed(shape.embedding_size, shape.hidden_size),
     }
     for i in range(shape.n_layers):
         d_in, d_out = _widths(shape, i)
-        counts[_conv_name(i)] = (d_in * shape.kernel_size + 2) * 2 * d_out
+        sizes[_conv_name(i)] = _normed(d_in * shape.kernel_size, 2 * d_out)
         if _widens(shape, i):
-            counts[_conv_name(i)] += (d_in + 2) * d_out
-    return {**counts, "output layer": output_layer_parameters(shape)}
+            sizes[_conv_name(i)] += _normed(d_in, d_out)
+    return {**sizes, "output layer": output_layer_weights(shape)}
+
+
+def _normed(d_in: Any, d_out: Any) -> list[Any]:
+    """Directions, lengths and bias."""
+    return [d_in * d_out, d_out, d_out]
 
 
 def _conv_name(i: int) -> str:

@@ -12,6 +12,7 @@ from lmtime.config import HuggingFaceConfig
 from lmtime.cost import parts
 from lmtime.cost.gcn import OPTIMIZER
 from lmtime.cost.operators import traffic
+from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
 from lmtime.cost.output_layers import Rows
 from lmtime.cost.parts import Attention, Part
 
@@ -67,8 +68,14 @@ def is_known(shape: HuggingFaceConfig) -> bool:
     )
 
 
-def huggingface(shape: HuggingFaceConfig, *, value_bytes: float = 4, visible: bool = False) -> Rows:
-    """{(owner, phase): operators} of one training step with AdamW, unfused on a CPU.
+def huggingface(
+    shape: HuggingFaceConfig,
+    *,
+    value_bytes: float = 4,
+    visible: bool = False,
+    optimizer: Optimizer = OPTIMIZERS["adamw"],
+) -> Rows:
+    """{(owner, phase): operators} of one training step.
 
     Every pair of positions counts as computed; visible: only those that no mask removes.
     """
@@ -77,7 +84,7 @@ def huggingface(shape: HuggingFaceConfig, *, value_bytes: float = 4, visible: bo
     for owner, part in model.items():
         rows[owner, "forward"], rows[owner, "backward"] = list(part.forward), list(part.backward)
     weights = [size for part in model.values() for size in part.weights]
-    rows[OPTIMIZER, OPTIMIZER] = [parts.adamw(weights, value_bytes)]
+    rows[OPTIMIZER, OPTIMIZER] = optimizer.update(weights, value_bytes)
     return {key: costs for key, costs in rows.items() if any(c.flops or c.bytes for c in costs)}
 
 

@@ -9,6 +9,7 @@ between operators (eager execution). Ids are 8 bytes, masks 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 ID_BYTES = 8  # int64
 MASK_BYTES = 1
@@ -19,13 +20,16 @@ class Cost:
     """Work of one operator, or of several added up.
 
     kind and shape tell a calibration which measured rate is this operator's: the name of a pass,
-    and (rows, inner, columns) of a product. A sum of several has neither.
+    and (rows, inner, columns) of a product. A sum of several has neither. launches: how many
+    operators of torch it stands for. syncs: how often the host waits for its result.
     """
 
     flops: float
     bytes: float
     kind: str = field(default="", compare=False)
     shape: tuple[float, float, float] | None = field(default=None, compare=False)
+    launches: float = field(default=1, compare=False)
+    syncs: float = field(default=0, compare=False)
 
     @property
     def only_moves(self) -> bool:
@@ -33,7 +37,12 @@ class Cost:
         return isinstance(self.flops, int | float) and self.flops == 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+        return Cost(
+            self.flops + other.flops,
+            self.bytes + other.bytes,
+            launches=self.launches + other.launches,
+            syncs=self.syncs + other.syncs,
+        )
 
     def __radd__(self, zero: int) -> Cost:
         """So that `sum` starts from its 0."""
@@ -41,10 +50,10 @@ class Cost:
 
 
 def traffic(
-    values: float, value_bytes: float, *, ids: float = 0, masks: float = 0, kind: str = ""
+    values: float, value_bytes: float, *, ids: float = 0, masks: float = 0, **marks: Any
 ) -> Cost:
-    """An operator that only moves: values, ids and masks read or written."""
-    return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES, kind)
+    """An operator that only moves: values, ids and masks read or written; marks: as of a Cost."""
+    return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES, **marks)
 
 
 def matmul(rows: float, inner: float, columns: float, value_bytes: float) -> Cost:
@@ -191,11 +200,3 @@ def embedding_backward(
     return traffic(
         (vocab_size + 3 * n_tokens) * width, value_bytes, ids=n_tokens, kind="embedding_backward"
     )
-
-
-def nesterov(parameters: float, value_bytes: float) -> Cost:
-    """torch's SGD with Nesterov momentum, not fused.
-
-    Four passes: scale the buffer (2), add the gradient to it (3), look ahead (3), update (3).
-    """
-    return traffic(11 * parameters, value_bytes, kind="sgd_nesterov")

@@ -93,16 +93,17 @@ def adaptive(
 OUTPUT_LAYER_COSTS = {"full": full, "adaptive": adaptive}
 
 
-def parameters(shape: Any) -> float:
-    """Weights that are the output layer's own."""
+def weights(shape: Any) -> list[Any]:
+    """Size of each tensor of weights that is the output layer's own."""
     d = shape.final_hidden_size
     if shape.output_layer == "full":
-        return d * shape.vocab_size
-    (short_list, _), *tails = bands(shape)
-    projections = len(tails) * d + sum(d * width for _, width in tails)
+        return [d * shape.vocab_size]
+    _, *tails = bands(shape)
+    projections = [d * width for _, width in tails]
     if getattr(shape, "ties_words", False):
-        return projections
-    return short_list * d + projections + sum(size * width for size, width in tails)
+        return [len(tails) * d, *projections]
+    words = [size * width for size, width in tails]
+    return [d * head_size(shape.cutoffs), *projections, *words]
 
 
 def bands(shape: Any) -> list[tuple[Any, Any]]:

@@ -138,12 +138,3 @@ def cross_entropy(n: int, vocab_size: int, b: float) -> Part:
         (traffic(2 * values + 3, b, ids=n),),
         (traffic(4 * values + 2, b, ids=n),),
     )
-
-
-def adamw(weights: list[int], b: float) -> Cost:
-    """torch's AdamW, tensor by tensor, as on a CPU.
-
-    Decay (2), mean (3), square (2, 3), root (2), two scalings (4), update (4) values a parameter;
-    a step count in fp32 for each tensor, read, written and read again.
-    """
-    return traffic(20 * sum(weights), b) + traffic(3 * len(weights), 4)

@@ -8,8 +8,9 @@ from typing import Any
 from lmtime.cost import operators as op
 from lmtime.cost.gcn import OPTIMIZER
 from lmtime.cost.operators import Cost, traffic
+from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
 from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows, bands
-from lmtime.cost.output_layers import parameters as output_layer_parameters
+from lmtime.cost.output_layers import weights as output_layer_weights
 
 
 def transformer(
@@ -19,6 +20,7 @@ def transformer(
     input_tail_tokens: Sequence[float] | None = None,
     value_bytes: float = 4,
     causal: bool = False,
+    optimizer: Optimizer = OPTIMIZERS["nesterov"],
 ) -> Rows:
     """{(owner, phase): operators} of one training step.
 
@@ -36,18 +38,25 @@ def transformer(
     layer = OUTPUT_LAYER_COSTS[shape.output_layer]
     rows |= layer(shape, n, tail_tokens, b, in_rows=True)
     rows["outside", "backward"] = [traffic(1, b)]  # the gradient of the loss is one
-    rows[OPTIMIZER, OPTIMIZER] = [op.nesterov(sum(parameters(shape).values()), b)]
+    sizes = [size for owned in weights(shape).values() for size in owned]
+    rows[OPTIMIZER, OPTIMIZER] = optimizer.update(sizes, b)
     return rows
 
 
 def parameters(shape: Any) -> dict[str, float]:
     """{owner: number of trainable values}; vectors shared with the output are the embedding's."""
+    return {owner: sum(sizes) for owner, sizes in weights(shape).items()}
+
+
+def weights(shape: Any) -> dict[str, list[Any]]:
+    """{owner: size of each tensor of trainable values}."""
     d, ffn = shape.hidden_size, shape.ffn_size
-    layer = 4 * (d + 1) * d + (2 * d + 1) * ffn + d + 4 * d  # attention, feed-forward, two norms
+    attention, feed_forward = [3 * d * d, 3 * d, d * d, d], [d * ffn, ffn, ffn * d, d]
+    layer = [d, d, *attention, d, d, *feed_forward]  # each behind a norm
     return {
-        "embedding": sum((size + d) * width for size, width in bands(shape)),
+        "embedding": [n for size, width in bands(shape) for n in (size * width, d * width)],
         **{_layer_name(i): layer for i in range(shape.n_layers)},
-        "output layer": output_layer_parameters(shape),
+        "output layer": output_layer_weights(shape),
     }
 
 

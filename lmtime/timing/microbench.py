@@ -18,7 +18,7 @@ N_COLD = 3  # how many products are measured with empty caches too
 FLUSH_BYTES = 2**28  # at least
 WIDTH = 1_024  # of the activations that are normalised and gated
 VOCAB_SIZE, EMBEDDING_SIZE = 32_768, 256
-# Bytes per parameter in fp32: 11 and 20 values of four bytes (`op.nesterov`, `parts.adamw`).
+# Bytes per parameter in fp32: 11 and 20 values of four bytes (`cost.optimizers`).
 OPTIMIZERS = {
     "sgd_nesterov": (44, lambda p: torch.optim.SGD(p, 1e-4, momentum=0.9, nesterov=True)),
     "adamw": (80, lambda p: torch.optim.AdamW(p, 1e-4)),

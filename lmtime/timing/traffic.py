@@ -96,7 +96,7 @@ def bytes_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object
     if is_view(func):
         return 0
     read = size(*_once(tree_leaves((args, kwargs))))
-    written = size(*tree_leaves(out)) or sum(size(*tree_leaves(a)) for a in _written(func, args))
+    written = size(*tree_leaves(out)) or size(*tree_leaves(list(_written(func, args, kwargs))))
     return read + written
 
 
@@ -122,8 +122,15 @@ def is_view(func: torch._ops.OpOverload) -> bool:
     return bool(returns) and all(r.alias_info and not r.alias_info.is_write for r in returns)
 
 
-def _written(func: torch._ops.OpOverload, args: tuple) -> Iterator[object]:
-    """Arguments that an in-place operator changes and does not return (`_foreach_...`)."""
+def _written(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Iterator[object]:
+    """Arguments that an in-place operator changes and does not return (`_foreach_...`).
+
+    A fused update writes the gradients only where a scale is to be taken out of them.
+    """
+    is_update = func._schema.name.startswith("aten::_fused_")
+    keeps_gradients = is_update and kwargs.get("grad_scale") is None
     for argument, value in zip(func._schema.arguments, args, strict=False):
+        if keeps_gradients and argument.name == "grads":
+            continue
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield value
