@@ -35,6 +35,10 @@ Model = Annotated[Optional[str], typer.Argument(help="A preset (see --list) or a
 Whole = Optional[int]
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Optimizer = Annotated[
+    Optional[str],
+    typer.Option(help="sgd, momentum, nesterov, adam or adamw, or one with -fused behind it."),
+]
 List = Annotated[bool, typer.Option("--list", help="List the presets and stop.")]
 
 
@@ -49,6 +53,7 @@ def profile(
     phase: Annotated[str, typer.Option(help="train or forward.")] = "train",
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="fp32, tf32 or bf16 (autocast).")] = "fp32",
+    optimizer: Optimizer = None,
     steps: Annotated[Whole, typer.Option(help="Exact number of steps; else until steady.")] = None,
     json_to: Json = None,
     trace: Annotated[Optional[Path], typer.Option(help="Write a traced step for Perfetto.")] = None,
@@ -70,7 +75,7 @@ def profile(
     if keep_pages:
         _keep_pages()
     rule = StopRule() if steps is None else StopRule(n_min=steps, n_max=steps, max_s=1e9)
-    setup = study.Setup(device, dtype, phase, corpus, rule=rule)
+    setup = study.Setup(device, dtype, phase, corpus, rule=rule, optimizer=optimizer)
     with terminal.progress() as say:
         done = study.profile(model_name(model), config, setup, command=_command(), say=say)
     if trace is not None:
@@ -89,7 +94,8 @@ def predict(
     calibration: Annotated[
         Optional[Path], typer.Option(help="Rates measured by `lmtime calibrate`.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="fp32 or tf32.")] = "fp32",
+    dtype: Annotated[str, typer.Option(help="fp32, tf32, bf16 or bf16-fp32-loss.")] = "fp32",
+    optimizer: Optimizer = None,
     json_to: Json = None,
     show_list: List = False,
 ) -> None:
@@ -99,17 +105,26 @@ def predict(
     if gpu is not None and calibration is not None:
         raise UsageError("--gpu and --calibration were both given: choose one device")
     config = configure(model, **shape)
+    from lmtime.cost import predict as predicted
     from lmtime.cost.memory import training_bytes
-    from lmtime.cost.predict import predict as predicted
     from lmtime.hardware import find_gpu
 
     device = read_calibration(calibration) if calibration else find_gpu(gpu or "v100-sxm2")
     _require_folder(json_to)
-    rows = [r.to_row() for r in predicted(model_name(model), config, device, dtype=dtype)]
+    options = dict(dtype=dtype, optimizer=optimizer)
+    rows = [r.to_row() for r in predicted.predict(model_name(model), config, device, **options)]
     source = getattr(device, "source", None) or getattr(device, "provenance", None)
     conditions = {"command": _command(), "device": rows[0]["device_name"], "source": source}
-    memory = training_bytes(config).row()
-    _emit(document("predict", conditions, rows, memory=memory), json_to, terminal.print_prediction)
+    operators = predicted.step_costs(config, device, **options)
+    found = {
+        "memory": training_bytes(
+            config,
+            precision=predicted.find_precision(dtype),
+            optimizer=predicted.optimizer_of(config, optimizer, rows[0]["device"]),
+        ).row(),
+        "waiting": predicted.waiting(operators, device, dtype),
+    }
+    _emit(document("predict", conditions, rows, **found), json_to, terminal.print_prediction)
 
 
 @app.command()

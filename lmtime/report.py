@@ -11,7 +11,8 @@ from lmtime import cost, stats
 from lmtime.calibration import Calibration
 from lmtime.config import ModelConfig
 from lmtime.cost import predict
-from lmtime.errors import unknown
+from lmtime.cost.optimizers import find_optimizer
+from lmtime.errors import UsageError, unknown
 from lmtime.records import GROUPS, STEP, Provenance, Record, group_of
 from lmtime.timing import Breakdown, StopRule
 from lmtime.timing.conditions import find_device
@@ -29,7 +30,7 @@ TRACED = ("kernels", "syncs", "page_faults", "busy_ms", "idle_ms")
 
 @dataclass(frozen=True)
 class Setup:
-    """How a configuration is measured; no corpus is the model's own."""
+    """How a configuration is measured; no corpus and no optimizer are the model's own."""
 
     device: str = "auto"
     dtype: str = "fp32"
@@ -37,12 +38,20 @@ class Setup:
     corpus: str | None = None
     seed: int = 0
     rule: StopRule = field(default_factory=StopRule)
+    optimizer: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise unknown("dtype", self.dtype, list(DTYPES))
         if self.phase not in PHASES:
             raise unknown("phase", self.phase, list(PHASES))
+        if self.optimizer is not None:
+            find_optimizer(self.optimizer)
+            if self.phase == "forward":
+                raise UsageError(
+                    f"optimizer {self.optimizer!r} has nothing to update in phase forward: "
+                    f"leave it out, or choose train"
+                )
         object.__setattr__(self, "device", find_device(self.device))
 
 
@@ -91,7 +100,8 @@ def with_prediction(
     """
     if setup.dtype == "bf16" or not predict.is_known(config):
         return rows
-    operators = predict.costs(config, hits, PHASES[setup.phase])
+    optimizer = predict.optimizer_of(config, setup.optimizer, setup.device)
+    operators = predict.costs(config, hits, PHASES[setup.phase], optimizer=optimizer)
     bands = predict.bands(operators, rates, rated(setup.dtype))
     shares = cost.shares(bands) | {(STEP, STEP): (1.0, 1.0, 1.0)}
     bands[STEP, STEP] = sum(bands.values(), cost.Band(0, 0))

@@ -16,6 +16,7 @@ from lmtime import accuracy, corpora, models, plans, report
 from lmtime.calibration import Calibration, read_calibration, write_calibration
 from lmtime.config import HuggingFaceConfig, ModelConfig, may_be_band_sizes
 from lmtime.cost import in_step
+from lmtime.cost.predict import optimizer_name, optimizer_of
 from lmtime.errors import TooLarge, UsageError
 from lmtime.models.memory import require_memory
 from lmtime.records import Provenance, Record, Study, document, results_root
@@ -62,14 +63,16 @@ def profile(
     setup = setup or Setup()
     load = load_average()
     batches, hits, corpus = _batches(config, setup, say)
-    copies = models.n_copies(config)
-    require_memory(config, setup.device, phase=setup.phase, optimizer_copies=copies)
+    update = optimizer_of(config, setup.optimizer, setup.device)
+    require_memory(config, setup.device, phase=setup.phase, optimizer=update)
     if calibration is None:
         calibration = calibrate(setup.device, dtype=report.rated(setup.dtype), say=say)
     network = models.build(config, seed=setup.seed, device=setup.device)
     with precision(setup.dtype):
         conditions = provenance(command, setup.device, corpus=corpus, load_average=load)
-        optimizer = models.optimizer_for(network, config) if setup.phase == "train" else None
+        optimizer = None
+        if setup.phase == "train":
+            optimizer = models.optimizer_for(network, config, setup.optimizer)
         measured = observe(
             steps(network, optimizer, batches, setup.device, dtype=setup.dtype),
             steps(network, optimizer, batches[:1], setup.device, dtype=setup.dtype)(),
@@ -83,6 +86,7 @@ def profile(
     check_step(flops, step_ms, setup.device, setup.dtype)
     notes = report.rates(calibration) | report.notes(measured)
     notes |= {"rule": dataclasses.asdict(setup.rule)}
+    notes |= {"optimizer": setup.optimizer or optimizer_name(config)}
     notes |= {"tail_hits": hits.mean(axis=0).tolist(), "counted_hits": hits[0].tolist()}
     conditions = dataclasses.replace(conditions, notes=notes)
     rows = report.records_of(model, config, setup, measured, conditions)

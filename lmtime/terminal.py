@@ -62,11 +62,12 @@ def print_profile(doc: dict) -> None:
 
 def print_prediction(doc: dict) -> None:
     """A prediction: the roofline band of each part, and the memory of the step."""
-    table = _table("owner", "phase", "ms at least", "ms", "share %", "GFLOP", "MB")
+    table = _table("owner", "phase", "ms", "at least", "at most", "share %", "GFLOP", "MB")
     for row in doc["rows"]:
         table.add_row(
             row["owner"],
             row["phase"],
+            f"{row['latency_ms']:.4f}",
             f"{row['latency_ms_low']:.4f}",
             f"{row['latency_ms_high']:.4f}",
             f"{100 * row['share']:.1f}",
@@ -76,7 +77,12 @@ def print_prediction(doc: dict) -> None:
     _output(table)
     _output(
         f"Predicted for {doc['provenance']['device']} by the roofline, from shapes alone: "
-        f"launches, waiting and inefficiency are not in it."
+        f"inefficiency is not in it, launches and waiting not in what it takes at least."
+    )
+    waiting = doc["waiting"]
+    _output(
+        f"The host launches {waiting['launches']:,.0f} operators and waits {waiting['syncs']:.0f} "
+        f"times; {100 * waiting['host_bound_share']:.0f} % of the step the device waits for it."
     )
     _output(_memory_line(doc["memory"]))
 

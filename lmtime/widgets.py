@@ -15,7 +15,7 @@ from lmtime import charts
 from lmtime.calibration import Calibration
 from lmtime.config import OUTPUT_LAYER_NAMES, PRESETS, GCNConfig, configure
 from lmtime.cost.memory import training_bytes
-from lmtime.cost.predict import predict
+from lmtime.cost.predict import optimizer_of, predict
 from lmtime.errors import UsageError
 from lmtime.hardware import GPUS
 from lmtime.records import group_of
@@ -75,10 +75,11 @@ class Panel(ipw.VBox):
             self._refuse(error)
             return
         self.button.disabled = False
+        memory = training_bytes(config, optimizer=optimizer_of(config, device=gpu.name))
         self._draw(
             [record.to_row() for record in parts],
             f"Predicted for {gpu.title}: {step.latency_ms_low:.3g} to {step.latency_ms_high:.3g} ms"
-            f" a step, launches and waiting not in it; {training_bytes(config).total / 1e6:,.0f} MB"
+            f" a step, without launches or with nothing overlapped; {memory.total / 1e6:,.0f} MB"
             f" at the peak.",
         )
 

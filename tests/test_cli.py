@@ -13,7 +13,7 @@ from lmtime import cli, study, terminal
 from lmtime.calibration import Calibration, read_calibration
 from lmtime.config import PRESETS, GCNConfig
 from lmtime.cost.memory import training_bytes
-from lmtime.cost.predict import predict
+from lmtime.cost.predict import optimizer_of, predict
 from lmtime.hardware import GPUS
 from lmtime.records import Record
 from lmtime.timing import Breakdown, observation
@@ -88,7 +88,10 @@ MISTAKES = {
     "profile gcn --hidden-size": "'--hidden-size' requires an argument",
     "predict nosuch": "unknown model 'nosuch': choose one of gcn, gcn-1024",
     "predict gcn --gpu nosuch": "unknown GPU 'nosuch': choose one of gtx-1080-ti",
-    "predict gcn --dtype bf16": "dtype of a prediction 'bf16': choose one of fp32, tf32",
+    "predict gcn --dtype fp8": "dtype of a prediction 'fp8': choose one of fp32, tf32, bf16",
+    "predict gcn --dtype bf16": "Tesla V100 SXM2 has no bf16 arithmetic of its own: choose fp32",
+    "predict gcn --optimizer lion": "unknown optimizer 'lion': choose one of sgd, momentum",
+    "profile gcn --optimizer adam --phase forward": "nothing to update in phase forward",
     "predict gcn --dtype tf32": "Tesla V100 SXM2 has no tf32 arithmetic of its own: choose fp32",
     "predict gcn --json nosuch/a.json": "nosuch/a.json cannot be written",
     "predict gcn --calibration nosuch.json": "nosuch.json cannot be read",
@@ -164,7 +167,9 @@ def test_json_on_standard_output_is_all_that_is_printed(lmtime, tmp_path):
     assert document["provenance"]["command"] == "lmtime predict gcn --gpu v100-sxm2 --json -"
     rows = [Record.from_row(row) for row in document["rows"]]
     assert rows == predict("gcn", GCNConfig(), GPUS["v100-sxm2"])
-    assert document["memory"] == training_bytes(GCNConfig()).row()
+    optimizer = optimizer_of(GCNConfig(), device="v100-sxm2")
+    assert document["memory"] == training_bytes(GCNConfig(), optimizer=optimizer).row()
+    assert document["waiting"]["syncs"] == 6
     assert list(tmp_path.iterdir()) == []
 
 
@@ -211,9 +216,20 @@ def test_the_table_has_a_line_for_each_row_and_says_what_it_is(lmtime):
     header, *lines = out.strip().split("\n")
     assert header.split()[:2] == ["owner", "phase"]
     rows = predict("gcn", GCNConfig(), GPUS["t4"])
-    assert [line.split("  ")[0] for line in lines[:-2]] == [row.owner for row in rows]
-    assert lines[-2].startswith("Predicted for Tesla T4 by the roofline, from shapes alone")
-    assert lines[-1].startswith("Memory at the peak: 185.6 MB (parameters 50.5 MB, gradients 50.5")
+    assert [line.split("  ")[0] for line in lines[:-3]] == [row.owner for row in rows]
+    assert lines[-3].startswith("Predicted for Tesla T4 by the roofline, from shapes alone")
+    assert lines[-2].startswith("The host launches 153 operators and waits 6 times")
+    assert lines[-1].startswith("Memory at the peak: 161.6 MB (parameters 50.5 MB, gradients 50.5")
+
+
+def test_a_prediction_follows_the_optimizer(lmtime):
+    """AdamW keeps two states a parameter, and fused it moves 28 bytes of each."""
+    _, out, _ = lmtime("predict", "gcn", "--optimizer", "adamw-fused", "--json", "-")
+    document = json.loads(out)
+    parameters = document["rows"][-1]["parameters"]
+    (update,) = (row for row in document["rows"] if row["phase"] == "optimizer")
+    assert document["memory"]["optimizer"] == 8 * parameters
+    assert update["bytes"] == pytest.approx(28 * parameters, rel=1e-4)
 
 
 def test_memory_that_is_not_known_is_said_so_and_null(lmtime):

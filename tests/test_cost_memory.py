@@ -10,7 +10,7 @@ import pytest
 
 from lmtime.config import GCNConfig, TransformerConfig, configure
 from lmtime.cost.memory import Stage, gcn_stages, peak, training_bytes, transformer_stages
-from lmtime.models import n_copies
+from lmtime.cost.predict import optimizer_of
 from lmtime.models.memory import step_bytes
 
 CLUSTERS = dict(vocab_size=5_003, cutoffs=(500, 2_000), batch_size=4, seq_len=64)
@@ -40,7 +40,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_formula_gives_what_a_step_without_values_takes(name):
     config = CONFIGS[name]
-    found, wanted = training_bytes(config), step_bytes(config, optimizer_copies=n_copies(config))
+    found, wanted = training_bytes(config), step_bytes(config)
     for part in ("parameters", "gradients", "optimizer"):
         assert getattr(found, part) == getattr(wanted, part)
     assert found.total == pytest.approx(wanted.total, rel=0.05)
@@ -50,10 +50,19 @@ def test_the_formula_gives_what_a_step_without_values_takes(name):
 @pytest.mark.parametrize("name", ["gpt2", "bert-base"])
 def test_what_is_not_known_is_not_zero(name):
     config = configure(name, batch_size=1, seq_len=8)
-    found, wanted = training_bytes(config), step_bytes(config, optimizer_copies=2)
+    found, wanted = training_bytes(config), step_bytes(config)
     assert found.parameters == found.gradients == wanted.parameters
     assert found.optimizer == wanted.optimizer == 2 * wanted.parameters
     assert (found.activations, found.total) == (None, None)
+
+
+@pytest.mark.parametrize("name, n_copies", [("sgd", 0), ("momentum", 1), ("adam-fused", 2)])
+def test_states_are_the_optimizers(name, n_copies):
+    config = CONFIGS["gcn, weights lead"]
+    options = dict(optimizer=optimizer_of(config, name))
+    found, wanted = training_bytes(config, **options), step_bytes(config, **options)
+    assert found.optimizer == wanted.optimizer == n_copies * found.parameters
+    assert found.total == pytest.approx(wanted.total, rel=0.05)
 
 
 def test_the_peak_of_two_layers_by_hand():

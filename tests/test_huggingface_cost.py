@@ -10,6 +10,7 @@ from lmtime.cost.huggingface import (
     is_known,
     parameters,
     visible_pairs,
+    weights,
 )
 from lmtime.models.huggingface import HuggingFaceModel
 from lmtime.timing import Ownership, region
@@ -64,7 +65,12 @@ def counted(config):
         optimizer.step()
 
     step()  # the first one makes the optimizer's states
-    return count(step, Ownership(model, model.owners, optimizer)).by_owner
+    return count(step, Ownership(model, model.owners, optimizer))
+
+
+def parameter_counts(config):
+    """One for each tensor of weights."""
+    return [len(sizes) for sizes in weights(config).values()]
 
 
 def totals(rows, name):
@@ -75,9 +81,14 @@ def totals(rows, name):
 def test_predicted_work_is_the_executed_one(settings, batch_size, seq_len):
     config = huggingface_config(settings, batch_size=batch_size, seq_len=seq_len)
     assert is_known(config)
-    found, rows = counted(config), huggingface(config)
+    counts, rows = counted(config), huggingface(config)
+    found = counts.by_owner
     assert totals(rows, "flops") == {part: work.flops for part, work in found.items()}
     assert totals(rows, "bytes") == {part: work.bytes for part, work in found.items()}
+    assert sum(totals(rows, "launches").values()) == sum(counts.by_operator.values())
+    # Every scalar that is read makes the host wait, but for the optimizer's counts of steps.
+    scalars = counts.by_operator["aten._local_scalar_dense"] - sum(parameter_counts(config))
+    assert sum(totals(rows, "syncs").values()) == scalars
     visible = totals(huggingface(config, visible=True), "flops")
     assert visible == {part: work.useful_flops for part, work in found.items()}
 

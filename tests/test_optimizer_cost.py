@@ -14,6 +14,7 @@ from lmtime.cost.optimizers import FOREACH, FUSED, LOOP, NAMES, OPTIMIZERS, find
 from lmtime.cost.transformer import weights as transformer_weights
 from lmtime.errors import UsageError
 from lmtime.models import GCN, Transformer
+from lmtime.models.memory import _Storages
 from lmtime.publishing.vega_eval import evaluate
 from lmtime.timing.flops import Work
 
@@ -63,6 +64,21 @@ def test_copies_are_the_states_as_large_as_the_parameters(name):
     states = [v for state in ready(name).state.values() for v in state.values() if v is not None]
     values = sum(value.numel() for value in states if value.ndim)  # the rest is a count of steps
     assert values == OPTIMIZERS[name].n_copies * sum(SIZES)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_an_update_makes_on_the_way_is_known(name, way):
+    optimizer, storages = ready(name, **WAYS[way]), _Storages([])
+    weights = optimizer.param_groups[0]["params"]
+    states = [v for state in optimizer.state.values() for v in state.values() if v is not None]
+    for tensor in (*weights, *(weight.grad for weight in weights), *states):
+        storages._note(tensor)
+    held = storages.live
+    with storages:
+        optimizer.step()
+    made = 4 * replace(OPTIMIZERS[name], way=way).temporary(SIZES)
+    assert made <= storages.peak - held <= made + 8  # and a number made into a tensor
 
 
 def test_a_fused_update_writes_gradients_only_to_take_a_scale_out_of_them():

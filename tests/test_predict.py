@@ -69,7 +69,6 @@ def test_no_row_is_negative_and_the_middle_lies_in_the_band(name):
     parts, step = rows_of(name)
     for row in [*parts, step]:
         assert 0 < row.latency_ms_low <= row.latency_ms <= row.latency_ms_high
-        assert row.latency_ms_high <= 2 * row.latency_ms_low * (1 + 1e-12)
         assert 0 <= row.share_low <= row.share <= row.share_high <= 1
         assert row.share == pytest.approx(row.latency_ms / step.latency_ms, rel=1e-12)
         assert row.flops >= 0
@@ -104,8 +103,9 @@ def test_twice_the_bandwidth_halves_what_only_moves_and_nothing_else():
     for slow, fast in zip(before, after, strict=True):
         assert (slow.owner, slow.phase) == (fast.owner, fast.phase)
         if slow.flops == 0:
-            assert slow.latency_ms_low == slow.latency_ms_high == 2 * fast.latency_ms_high
+            assert slow.latency_ms_low == 2 * fast.latency_ms_low
         else:
+            assert slow.latency_ms_low / 2 <= fast.latency_ms_low <= slow.latency_ms_low
             assert slow.latency_ms_high / 2 < fast.latency_ms_high < slow.latency_ms_high
 
 
@@ -113,15 +113,15 @@ def test_twice_the_arithmetic_leaves_what_only_moves():
     faster = dataclasses.replace(V100, fp32_flops_per_s=2 * V100.fp32_flops_per_s)
     for slow, fast in zip(rows_of("default")[0], rows_of("default", faster)[0], strict=True):
         if slow.flops == 0:
-            assert slow.latency_ms == fast.latency_ms
+            assert slow.latency_ms_high == fast.latency_ms_high
         else:
-            assert slow.latency_ms > fast.latency_ms > slow.latency_ms / 2
+            assert slow.latency_ms_high > fast.latency_ms_high > slow.latency_ms_high / 2
 
 
 def test_tensor_cores_speed_up_the_products_alone():
     a100 = GPUS["a100-sxm-80gb"]
     pairs = zip(rows_of("default", a100)[0], rows_of("default", a100, dtype="tf32")[0], strict=True)
-    assert {row.owner for row, quick in pairs if row.latency_ms > quick.latency_ms} == {
+    assert {row.owner for row, quick in pairs if row.latency_ms_high > quick.latency_ms_high} == {
         "input projection", "conv 1", "conv 2", "conv 3", "conv 4", "conv 5", "output layer",
     }  # fmt: skip
 
@@ -132,15 +132,19 @@ def test_a_measured_device_takes_its_measured_rates():
     for published, own in zip(
         predict("gcn", GCNConfig(), V100), predict("gcn", GCNConfig(), measured), strict=True
     ):
-        assert own.latency_ms == published.latency_ms
+        assert own.latency_ms_low == published.latency_ms_low
+        assert own.latency_ms <= published.latency_ms, "no launch was measured"
         assert (own.device, own.device_name, own.n_threads) == ("cpu", "A processor", 2)
 
 
 def test_a_precision_that_is_not_predicted_is_refused():
-    with pytest.raises(UsageError, match=r"dtype of a prediction 'bf16': choose one of fp32, tf32"):
-        predict("gcn", GCNConfig(), V100, dtype="bf16")
-    with pytest.raises(UsageError, match="has no tf32 arithmetic of its own: choose fp32"):
-        predict("gcn", GCNConfig(), V100, dtype="tf32")
+    with pytest.raises(UsageError, match=r"dtype of a prediction 'fp8': choose one of fp32, tf32"):
+        predict("gcn", GCNConfig(), V100, dtype="fp8")
+    for dtype in ("tf32", "bf16"):
+        with pytest.raises(UsageError, match=f"has no {dtype} arithmetic of its own: choose fp32$"):
+            predict("gcn", GCNConfig(), V100, dtype=dtype)
+    with pytest.raises(UsageError, match=r"no cross-entropy of its own.* choose bf16, or a full"):
+        predict("gcn", GCNConfig(), GPUS["h100-sxm"], dtype="bf16-fp32-loss")
 
 
 # Costs

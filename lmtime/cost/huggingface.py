@@ -83,15 +83,20 @@ def huggingface(
     rows: Rows = {}
     for owner, part in model.items():
         rows[owner, "forward"], rows[owner, "backward"] = list(part.forward), list(part.backward)
-    weights = [size for part in model.values() for size in part.weights]
-    rows[OPTIMIZER, OPTIMIZER] = optimizer.update(weights, value_bytes)
+    sizes = [size for part in model.values() for size in part.weights]
+    rows[OPTIMIZER, OPTIMIZER] = optimizer.update(sizes, value_bytes)
     return {key: costs for key, costs in rows.items() if any(c.flops or c.bytes for c in costs)}
 
 
 def parameters(shape: HuggingFaceConfig) -> dict[str, int]:
     """{owner: number of trainable values}; a tied matrix is the embedding's."""
+    return {owner: sum(sizes) for owner, sizes in weights(shape).items()}
+
+
+def weights(shape: HuggingFaceConfig) -> dict[str, list[int]]:
+    """{owner: size of each tensor of trainable values}."""
     model = _model(shape, 4, False)
-    return {owner: sum(part.weights) for owner, part in model.items() if part.weights}
+    return {owner: list(part.weights) for owner, part in model.items() if part.weights}
 
 
 def forward_flops(shape: HuggingFaceConfig, *, visible: bool) -> dict[str, int]:
@@ -216,7 +221,7 @@ def _gated_block(shape: HuggingFaceConfig, attention: Attention, b: float) -> Pa
         + parts.linear(n, d, ffn, b, bias=ffn_bias)
         + parts.shared_input(n, d, 2, b)
         + parts.activation(act, n * ffn, b)
-        + parts.elementwise(3 * n * ffn, 6 * n * ffn, b)
+        + parts.elementwise(3 * n * ffn, 6 * n * ffn, b, launches=(1, 2))
         + parts.linear(n, ffn, d, b, bias=ffn_bias)
         + parts.residual(n, d, b)
     )
@@ -256,7 +261,7 @@ def _embedding(shape: HuggingFaceConfig, b: float) -> Part:
     found += parts.embedding(shape.seq_len, shape.max_len or DEFAULT_LEN[family], d, b)
     if family == "bert":
         kinds = parts.embedding(n, settings.get("type_vocab_size", 2), d, b)
-        found += kinds + Part((traffic(3 * n * d, b, ids=3 * shape.seq_len),))
+        found += kinds + Part((traffic(3 * n * d, b, ids=3 * shape.seq_len, launches=2),))
     if shape.is_encoder:
         found += parts.added_positions(shape.batch_size, shape.seq_len, d, b)
         found += parts.layer_norm(n, d, b)
@@ -267,12 +272,13 @@ DEFAULT_LEN = {"gpt2": 1024, "bert": 512, "distilbert": 512}
 
 
 def _positions(shape: HuggingFaceConfig, b: float) -> Part:
-    """Cosine and sine of every position, once for each kind of layer."""
+    """Cosine and sine of every position in fp32, once for each kind of layer."""
     table = shape.seq_len * shape.head_size
     kinds = {_window(shape, i) for i in range(shape.n_layers)}
     numbers = 2 * shape.seq_len + shape.head_size // 2
-    made = traffic(numbers + 10 * table, b, ids=shape.seq_len)
-    return Part((made,) * len(kinds))
+    made = Part((traffic(numbers + 10 * table, 4, ids=shape.seq_len, launches=7),))
+    made += parts.casts(shape.head_size // 2 + 2 * table, 0, b, launches=3)
+    return sum(made for _ in kinds)
 
 
 def _outside(shape: HuggingFaceConfig, b: float) -> Part:
@@ -281,16 +287,17 @@ def _outside(shape: HuggingFaceConfig, b: float) -> Part:
     found = Part(backward=(traffic(1, b),))
     if shape.is_encoder:
         return found
-    found += Part((traffic(0, b, ids=3 * seq_len),))
+    found += Part((traffic(0, b, ids=3 * seq_len, launches=2),))
     n = batch_size * seq_len
     # Are several texts packed into one sequence? Looked up anew for each kind of layer.
     packed = traffic(0, b, ids=5 * n + 2 * batch_size * (seq_len + 1) + 3 * batch_size,
-                     masks=2 * n + 2 * batch_size + 2)  # fmt: skip
+                     masks=2 * n + 2 * batch_size + 2, launches=8, syncs=1)  # fmt: skip
     windows = {_window(shape, i) for i in range(shape.n_layers)}
     found += Part((packed,) * len(windows))
     if any(w is not None and seq_len >= w for w in windows):
         pairs = seq_len**2
-        found += Part((traffic(0, b, ids=batch_size + 13 * seq_len + 1, masks=7 * pairs + 2),))
+        ids, masks = batch_size + 13 * seq_len + 1, 7 * pairs + 2
+        found += Part((traffic(0, b, ids=ids, masks=masks, launches=12),))
     if shape.model_type == "gpt2":
         found += parts.added_positions(batch_size, seq_len, shape.hidden_size, b)
     return found

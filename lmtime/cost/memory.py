@@ -15,8 +15,10 @@ from typing import Any
 
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig, head_size
 from lmtime.cost.operators import ID_BYTES
+from lmtime.cost.optimizers import Optimizer
 from lmtime.cost.output_layers import bands
-from lmtime.cost.predict import expected_hits, parameters
+from lmtime.cost.precision import FP32, Precision
+from lmtime.cost.predict import expected_hits, optimizer_of, weights
 
 
 @dataclass(frozen=True)
@@ -72,22 +74,25 @@ def peak(stages: Sequence[Stage], *, maximum: Callable[[Any, Any], Any] = max) -
     return reduce(maximum, moments)
 
 
-def training_bytes(config: ModelConfig, *, value_bytes: int = 4) -> MemoryEstimate:
-    """Estimate of a step after the first, as each model is trained here.
+def training_bytes(
+    config: ModelConfig, *, precision: Precision = FP32, optimizer: Optimizer | None = None
+) -> MemoryEstimate:
+    """Estimate of a step after the first; optimizer: else the model's own, on a CPU.
 
-    Plain momentum keeps one value a parameter, AdamW two, and each needs as many temporary ones
-    of the largest tensor. Allocators, kernels and the process take memory that is not in it.
+    Activations are not known where the cross-entropy is wider than the rest.
+    Allocators, kernels and the process take memory that is not in it.
     """
-    copies = 2 if isinstance(config, HuggingFaceConfig) else 1
-    weights = sum(parameters(config).values())
-    activations = None
-    if not isinstance(config, HuggingFaceConfig):
+    optimizer = optimizer or optimizer_of(config)
+    tensors = [size for sizes in weights(config).values() for size in sizes]
+    total = sum(tensors)
+    activations, value_bytes = None, precision.value_bytes
+    is_even = precision.loss_bytes == value_bytes
+    if not isinstance(config, HuggingFaceConfig) and is_even:
         ids = 2 * config.n_tokens * ID_BYTES  # tokens and targets
         stages = STAGES[type(config)](config, expected_hits(config))
-        moved = value_bytes * peak(stages) + ids - value_bytes * weights
-        updating = value_bytes * copies * max(size for stage in stages for size in stage.weights)
-        activations = round(max(moved, updating))
-    sizes = (weights, weights, copies * weights)
+        moved = value_bytes * peak(stages) + ids - value_bytes * total
+        activations = round(max(moved, value_bytes * optimizer.temporary(tensors)))
+    sizes = (total, total, optimizer.n_copies * total)
     return MemoryEstimate(*(round(value_bytes * size) for size in sizes), activations)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 ID_BYTES = 8  # int64
 MASK_BYTES = 1
+SUM_BYTES = 4  # sums over rows are kept in fp32 whatever the values are
 
 
 @dataclass(frozen=True)
@@ -118,22 +119,28 @@ def conv(shape: Conv, value_bytes: float) -> Cost:
 
 
 def conv_backward(shape: Conv, value_bytes: float) -> list[Cost]:
-    """Input, weight and bias gradient: three kernels that each read the incoming gradient."""
+    """Input, weight and bias gradient: three kernels that each read the incoming gradient.
+
+    torch's one operator launches all of them.
+    """
     incoming = shape.batch_size * shape.n_out * shape.d_out
     x = shape.batch_size * shape.n_in * shape.d_in
     moved = (incoming + x + shape.weights) * value_bytes
     product = Cost(shape.flops, moved, "conv_backward", shape.product)
-    return [product, product, traffic(incoming + shape.d_out, value_bytes)]
+    bias = traffic(incoming + shape.d_out, value_bytes, launches=0)
+    return [product, replace(product, launches=0), bias]
 
 
 def weight_norm(weights: float, n_norms: float, value_bytes: float) -> Cost:
     """Direction and length read, weight and norms written."""
-    return traffic(2 * weights + 2 * n_norms, value_bytes, kind="weight_norm")
+    moved = (2 * weights + n_norms) * value_bytes + n_norms * SUM_BYTES
+    return Cost(0, moved, "weight_norm")
 
 
 def weight_norm_backward(weights: float, n_norms: float, value_bytes: float) -> Cost:
     """Gradient, direction, lengths and norms read; two gradients written."""
-    return traffic(3 * weights + 3 * n_norms, value_bytes, kind="weight_norm_backward")
+    moved = (3 * weights + 2 * n_norms) * value_bytes + n_norms * SUM_BYTES
+    return Cost(0, moved, "weight_norm_backward")
 
 
 def layer_norm(rows: float, width: float, value_bytes: float) -> Cost:
@@ -172,20 +179,20 @@ class Attention:
         """(rows, inner, columns) of the product of one head's queries and keys."""
         return self.seq_len, self.hidden_size / self.n_heads, self.seq_len
 
-    def values(self, n_tensors: float) -> float:
-        """Of tensors as large as the queries, and of one sum a query and head."""
+    def moved(self, n_tensors: float, value_bytes: float) -> float:
+        """Bytes of tensors as large as the queries, and of one sum a query and head."""
         rows = self.batch_size * self.seq_len
-        return rows * (n_tensors * self.hidden_size + self.n_heads)
+        return rows * (n_tensors * self.hidden_size * value_bytes + self.n_heads * SUM_BYTES)
 
 
 def attention(shape: Attention, value_bytes: float) -> Cost:
     """Queries, keys and values read; result and sums written."""
-    return Cost(2 * shape.product_flops, shape.values(4) * value_bytes, "attention", shape.scores)
+    return Cost(2 * shape.product_flops, shape.moved(4, value_bytes), "attention", shape.scores)
 
 
 def attention_backward(shape: Attention, value_bytes: float) -> Cost:
     """Scores again, and two products for each of the two; three gradients written."""
-    return Cost(5 * shape.product_flops, shape.values(8) * value_bytes, "attention", shape.scores)
+    return Cost(5 * shape.product_flops, shape.moved(8, value_bytes), "attention", shape.scores)
 
 
 def embedding(n_tokens: float, width: float, value_bytes: float) -> Cost:

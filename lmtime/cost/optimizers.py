@@ -25,6 +25,7 @@ class Optimizer:
     passes: of one operator after the other, not fused. fused: of the one kernel. n_copies: values
     of state for each parameter. kind: of the measured rate that is nearest. decay: of the operator
     that weight decay adds, which a fused kernel does on the way. decays: whether there is any.
+    scratch: tensors beside them that a loop makes for one, and one call for all of the parameters.
     way: LOOP, FOREACH or FUSED.
     """
 
@@ -35,6 +36,7 @@ class Optimizer:
     decay: int = 3
     decays: bool = False
     counts_steps: bool = False
+    scratch: tuple[int, int] = (0, 0)
     way: str = LOOP
 
     def update(self, sizes: Sequence[Any], value_bytes: Any) -> list[Cost]:
@@ -47,6 +49,11 @@ class Optimizer:
             launches *= len(sizes)
         moved = traffic(values * sum(sizes), value_bytes, kind=self.kind, launches=launches)
         return [moved, *self._steps(len(sizes))] if self.counts_steps else [moved]
+
+    def temporary(self, sizes: Sequence[float]) -> float:
+        """The most values that an update without decay makes on the way, beside the states."""
+        for_one, for_all = self.scratch
+        return {LOOP: for_one * max(sizes), FOREACH: for_all * sum(sizes), FUSED: 0}[self.way]
 
     def _steps(self, n: int) -> list[Cost]:
         """The count of steps of each of n tensors: one more, then read.
@@ -65,11 +72,12 @@ class Optimizer:
 _ADAM = (3, 2, 3, 2, 2, 2, 4)  # mean; square, scaled and added to; root, two scalings; update
 OPTIMIZERS = {
     "sgd": Optimizer((3,), 3, 0, "sgd_nesterov"),
-    "momentum": Optimizer((2, 3, 3), 5, 1, "sgd_nesterov"),  # scale, add the gradient; update
-    "nesterov": Optimizer((2, 3, 3, 3), 5, 1, "sgd_nesterov"),  # looks ahead before the update
-    "adam": Optimizer(_ADAM, 7, 2, "adamw", counts_steps=True),
-    "adamw": Optimizer(_ADAM, 7, 2, "adamw", decay=2, decays=True, counts_steps=True),
+    # Scale, add the gradient; look ahead where it does; update.
+    "momentum": Optimizer((2, 3, 3), 5, 1, "sgd_nesterov"),
+    "nesterov": Optimizer((2, 3, 3, 3), 5, 1, "sgd_nesterov", scratch=(1, 0)),
+    "adam": Optimizer(_ADAM, 7, 2, "adamw", counts_steps=True, scratch=(2, 1)),
 }
+OPTIMIZERS["adamw"] = replace(OPTIMIZERS["adam"], decay=2, decays=True)
 NAMES = (*OPTIMIZERS, *(f"{name}-{FUSED}" for name in OPTIMIZERS))
 
 

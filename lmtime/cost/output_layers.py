@@ -67,10 +67,6 @@ def adaptive(
         traffic(n, b),  # zeroed result
         *_cluster_rows(n, n - sum(tail_tokens), b),
         traffic(0, b, ids=3 * (n - sum(tail_tokens))),  # short list: the target is its own entry
-        *head(shape, n, b),
-        traffic(2 * n * head_size(shape.cutoffs), b, kind="log_softmax"),
-        traffic(2 * n, b, ids=n),  # gather
-        traffic(3 * n + 2 * n + n + 1 + 2 * n, b),  # add the tails, negate, torch's mean, negate
     ]
     backward = [
         traffic(2 * n, b),  # negate
@@ -82,6 +78,13 @@ def adaptive(
         backward += _tail_backward(n, d, hits, size, width, b)
         if i > 0:
             backward.append(traffic(2 * n, b, ids=hits))  # the first tail filled a constant
+    forward += [
+        *head(shape, n, b),
+        traffic(2 * n * head_size(shape.cutoffs), b, kind="log_softmax"),
+        traffic(2 * n, b, ids=n),  # gather
+        # Add the tails, negate, torch's mean, negate.
+        traffic(3 * n + 2 * n + n + 1 + 2 * n, b, launches=4),
+    ]
     return {
         (OUTPUT_LAYER, "forward"): forward,
         (LOSS, "forward"): _reduction(n, b),
@@ -144,7 +147,7 @@ def _tied_head_backward(shape: Any, n: float, b: float) -> list[Cost]:
     buffer = traffic(2 * n * (n_words + n_tails), b)
     return [
         buffer,
-        traffic((2 + 1 + 2) * n * n_tails, b),  # take out; zeros, and in its place
+        traffic((2 + 1 + 2) * n * n_tails, b, launches=3),  # take out; zeros, and in its place
         *matmul_backward(n, d, n_tails, b),
         buffer,
         traffic(2 * n * n_words, b),  # take out; nothing is left behind
@@ -154,12 +157,15 @@ def _tied_head_backward(shape: Any, n: float, b: float) -> list[Cost]:
 
 
 def _cluster_rows(n: float, hits: float, b: float) -> list[Cost]:
-    """Find the tokens of one cluster: two comparisons, their conjunction, positions, targets."""
+    """Find the tokens of one cluster: two comparisons, their conjunction, positions, targets.
+
+    How many there are depends on the targets, so that the host waits for the last two.
+    """
     return [
-        traffic(0, b, ids=2 * n, masks=2 * n),
+        traffic(0, b, ids=2 * n, masks=2 * n, launches=2),
         traffic(0, b, masks=3 * n),
-        traffic(0, b, ids=hits, masks=n),
-        traffic(0, b, ids=2 * hits, masks=n),
+        traffic(0, b, ids=hits, masks=n, syncs=1),
+        traffic(0, b, ids=2 * hits, masks=n, syncs=1),
     ]
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from lmtime.cost import operators as op
 from lmtime.cost.operators import Cost, traffic
 
+WIDE_BYTES = 4  # fp32
+
 
 @dataclass(frozen=True)
 class Part:
@@ -32,9 +34,15 @@ class Part:
         return self
 
 
-def elementwise(forward: float, backward: float, b: float) -> Part:
-    """Values read or written in the passes, and no product."""
-    return Part((traffic(forward, b),), (traffic(backward, b),))
+def elementwise(
+    forward: float, backward: float, b: float, *, launches: tuple[int, int] = (1, 1)
+) -> Part:
+    """Values read or written in the passes, by so many operators, and no product."""
+    passes = (
+        (traffic(values, b, launches=n),) if values else ()
+        for values, n in zip((forward, backward), launches, strict=True)
+    )
+    return Part(*passes)
 
 
 def linear(n: int, d_in: int, d_out: int, b: float, *, bias: bool, tied: bool = False) -> Part:
@@ -54,9 +62,25 @@ def layer_norm(n: int, d: int, b: float) -> Part:
 
 
 def rms_norm(n: int, d: int, b: float, *, around_one: bool = False) -> Part:
-    """Written out in transformers: square, mean, root, two products; around_one: 1 + weight."""
-    forward = 7 * n * d + 6 * n + (3 if around_one else 1) * d
-    return elementwise(forward, 24 * n * d + 9 * n + 2 * d, b) + Part(weights=(d,))
+    """Written out in transformers: square, mean, root, two products; around_one: 1 + weight.
+
+    In fp32 whatever the values are, but for the product with a weight that is not around one:
+    what comes in and out of half precision is cast, and so is a weight around one.
+    """
+    narrow, narrow_backward = (0, 0) if around_one else (2 * n * d + d, 6 * n * d + 2 * d)
+    forward = 7 * n * d + 6 * n + (3 if around_one else 1) * d - narrow
+    backward = 24 * n * d + 9 * n + 2 * d - narrow_backward
+    launches, cast = (7 if around_one else 6, 14), 2 * n * d + (d if around_one else 0)
+    part = elementwise(forward, backward, WIDE_BYTES, launches=launches)
+    part += elementwise(narrow, narrow_backward, b, launches=(0, 0)) + Part(weights=(d,))
+    return part + casts(cast, cast, b, launches=3 if around_one else 2)
+
+
+def casts(forward: float, backward: float, b: float, *, launches: int) -> Part:
+    """Values made wide or narrow again; none of what is wide already."""
+    if b == WIDE_BYTES:
+        return Part()
+    return elementwise(forward, backward, b + WIDE_BYTES, launches=(launches, launches))
 
 
 def residual(n: int, d: int, b: float) -> Part:
@@ -66,21 +90,26 @@ def residual(n: int, d: int, b: float) -> Part:
 
 def shared_input(n: int, d: int, times: int, b: float) -> Part:
     """Gradients of one input of several projections are added one by one."""
-    return elementwise(0, 3 * n * d * (times - 1), b)
+    return elementwise(0, 3 * n * d * (times - 1), b, launches=(0, times - 1))
 
 
 def activation(name: str, values: int, b: float) -> Part:
     """Values read and written: `gelu_new` is written out, the gradient of `silu` too."""
-    passes = {"gelu_new": (18, 28), "silu": (2, 17), "gelu": (2, 3), "gelu_pytorch_tanh": (2, 3)}
-    forward, backward = passes[name]
-    return elementwise(forward * values, backward * values, b)
+    forward, backward, launches = {
+        "gelu_new": (18, 28, (8, 11)),
+        "silu": (2, 17, (1, 7)),
+        "gelu": (2, 3, (1, 1)),
+        "gelu_pytorch_tanh": (2, 3, (1, 1)),
+    }[name]
+    return elementwise(forward * values, backward * values, b, launches=launches)
 
 
 def rotary(batch_size: int, seq_len: int, n_heads: int, head_size: int, b: float) -> Part:
     """Positions turned into queries or keys: products with cosine and sine of a turned copy."""
     values, table = batch_size * seq_len * n_heads * head_size, 2 * seq_len * head_size
     copied = 2 * values if n_heads > 1 and seq_len > 1 else 0  # gradient: from heads into rows
-    return elementwise(10 * values + table, 14 * values + table + copied, b)
+    launches = 5, 7 + (copied > 0)
+    return elementwise(10 * values + table, 14 * values + table + copied, b, launches=launches)
 
 
 @dataclass(frozen=True)
@@ -103,17 +132,20 @@ class Attention:
         flops = 4 * self.batch_size * self.n_heads * self.head_size * self.pairs
         mask = self.batch_size * self.seq_len**2 if self.is_masked else 0
         read = queries if self.is_masked else keys
+        sums_bytes = sums * op.SUM_BYTES
         kernel = Part(
-            (Cost(flops, (2 * queries + 2 * read + sums + mask) * b),),
-            (Cost(flops * 5 // 2, (4 * queries + 4 * read + sums + mask) * b),),
+            (Cost(flops, (2 * queries + 2 * read + mask) * b + sums_bytes),),
+            (Cost(flops * 5 // 2, (4 * queries + 4 * read + mask) * b + sums_bytes),),
         )
         if not self.is_masked:
             return kernel
-        made = Part((traffic(4 + mask, b, masks=mask),))  # numbers out of the booleans
+        # Numbers out of the booleans.
+        made = Part((traffic(4 + mask, b, masks=mask, launches=3),))
         if self.n_heads == self.n_kv_heads:
             return kernel + made
         copied, into_rows = (4 * queries, 2 * keys) if self.n_kv_heads > 1 else (0, 0)
-        return kernel + made + elementwise(copied, 2 * (queries + keys) + into_rows, b)
+        added, launches = 2 * (queries + keys) + into_rows, (2, 2 + (into_rows > 0))
+        return kernel + made + elementwise(copied, added, b, launches=launches)
 
 
 def embedding(n: int, vocab_size: int, d: int, b: float) -> Part:
@@ -135,6 +167,6 @@ def cross_entropy(n: int, vocab_size: int, b: float) -> Part:
     """Log-softmax and the mean over the targets."""
     values = n * vocab_size
     return Part(
-        (traffic(2 * values + 3, b, ids=n),),
-        (traffic(4 * values + 2, b, ids=n),),
+        (traffic(2 * values + 3, b, ids=n, launches=2),),
+        (traffic(4 * values + 2, b, ids=n, launches=2),),
     )

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lmtime.calibration import Calibration
+from lmtime.config import HuggingFaceConfig
+from lmtime.cost import parts
 from lmtime.cost.gcn import gcn
 from lmtime.cost.operators import Cost, traffic
+from lmtime.cost.optimizers import FOREACH, find_optimizer
 from lmtime.cost.output_layers import LOSS, Rows, full
 from lmtime.cost.step import launch_ms
 from lmtime.errors import UsageError
@@ -37,9 +41,20 @@ PRECISIONS = {
     "bf16": Precision("bf16", "bf16", 2, 2),
     "bf16-fp32-loss": Precision("bf16, cross-entropy in fp32", "bf16", 2, 4, 2 + 4),
 }
+FP32 = PRECISIONS["fp32"]
 
 
-def rate_of(gpu: Gpu, precision: Precision) -> float | None:
+def peak_rate(device: Gpu | Calibration, precision: Precision) -> float:
+    """FLOP/s of the products; a device without such arithmetic is refused."""
+    rate = rate_of(device, precision)
+    if rate is None:
+        has = ", ".join(name for name, p in PRECISIONS.items() if rate_of(device, p) is not None)
+        title = device.title if isinstance(device, Gpu) else device.device_name
+        raise UsageError(f"{title} has no {precision.rate} arithmetic of its own: choose {has}")
+    return rate
+
+
+def rate_of(gpu: Gpu | Calibration, precision: Precision) -> float | None:
     """Peak of the products, None where the hardware has no such arithmetic."""
     try:
         return gpu.flops_per_s(precision.rate)
@@ -54,6 +69,26 @@ def loss_operators(n_tokens: Any, vocab_size: Any, precision: Any) -> Rows:
     cast = _cast(n_tokens * vocab_size, precision.cast_bytes)
     forward, backward = rows[LOSS, "forward"], rows[LOSS, "backward"]
     return {(LOSS, "forward"): [*cast, *forward], (LOSS, "backward"): [*backward, *cast]}
+
+
+def widened(rows: Rows, shape: Any, precision: Precision) -> Rows:
+    """The rows of a step with its cross-entropy in the precision's own size."""
+    if precision.loss_bytes == precision.value_bytes:
+        return rows
+    if shape.output_layer == "adaptive":
+        raise UsageError(
+            f"an adaptive softmax has no cross-entropy of its own that {precision.title!r} could "
+            f"widen: choose bf16, or a full softmax"
+        )
+    n, v = shape.n_tokens, shape.vocab_size
+    loss = loss_operators(n, v, precision)
+    if isinstance(shape, HuggingFaceConfig):
+        cast, part = _cast(n * v, precision.cast_bytes), parts.cross_entropy(n, v, 4)
+        loss[LOSS, "forward"] = [*cast, *part.forward]
+        loss[LOSS, "backward"] = [*part.backward, *cast]
+    outside = rows["outside", "backward"]
+    first = traffic(1, precision.loss_bytes - precision.value_bytes, launches=0)
+    return rows | loss | {("outside", "backward"): [*outside, first]}
 
 
 @dataclass(frozen=True)
@@ -71,7 +106,8 @@ def _cast(values: Any, cast_bytes: Any) -> list[Cost]:
 
 def step_rows(shape: Any, precision: Any) -> Rows:
     """Operators of a step of the convolutional network with a full softmax."""
-    rows = gcn(shape, [], value_bytes=precision.value_bytes)
+    optimizer = find_optimizer("nesterov", unfused=FOREACH)
+    rows = gcn(shape, [], value_bytes=precision.value_bytes, optimizer=optimizer)
     n_tokens = shape.batch_size * shape.seq_len
     return rows | loss_operators(n_tokens, shape.vocab_size, precision)
 

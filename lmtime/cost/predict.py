@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lmtime.calibration import Calibration
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig
 from lmtime.cost.gcn import OPTIMIZER, gcn
-from lmtime.cost.gcn import parameters as gcn_parameters
+from lmtime.cost.gcn import weights as gcn_weights
 from lmtime.cost.huggingface import huggingface
 from lmtime.cost.huggingface import is_known as is_known_huggingface
-from lmtime.cost.huggingface import parameters as huggingface_parameters
+from lmtime.cost.huggingface import weights as huggingface_weights
 from lmtime.cost.operators import Cost
+from lmtime.cost.optimizers import FOREACH, LOOP, Optimizer, find_optimizer
 from lmtime.cost.output_layers import Rows
+from lmtime.cost.precision import FP32, PRECISIONS, Precision, peak_rate, widened
 from lmtime.cost.roofline import Band, band_ms, shares
-from lmtime.cost.transformer import parameters as transformer_parameters
+from lmtime.cost.segments import Host, host_bound_share, host_of, in_order, part_s, segments
 from lmtime.cost.transformer import transformer
+from lmtime.cost.transformer import weights as transformer_weights
 from lmtime.cost.zipf import LAWS, tail_tokens
 from lmtime.errors import UsageError, unknown
 from lmtime.hardware import Gpu
 from lmtime.records import STEP, Record
 
-DTYPES = ("fp32", "tf32")  # precisions of the matrix products; all values are 4 bytes in memory
 FORWARD_PHASES = ("forward",)
 TRAIN_PHASES = ("forward", "backward", OPTIMIZER)
 
@@ -44,29 +48,54 @@ def costs(
     config: ModelConfig,
     hits: Sequence[float] | None = None,
     phases: tuple[str, ...] = TRAIN_PHASES,
+    *,
+    optimizer: Optimizer | None = None,
+    precision: Precision = FP32,
 ) -> dict[tuple[str, str], list[Cost]]:
-    """{(owner, phase): operators}; hits: targets in each tail cluster, else those of the law."""
-    rows = _rows(config, expected_hits(config) if hits is None else hits)
+    """{(owner, phase): operators}.
+
+    hits: targets in each tail cluster, else those of the law. optimizer: what the model is trained
+    with, else its own, on a CPU.
+    """
+    hits = expected_hits(config) if hits is None else hits
+    options = dict(optimizer=optimizer or optimizer_of(config), value_bytes=precision.value_bytes)
+    rows = widened(_rows(config, hits, options), config, precision)
     return {part: ops for part, ops in rows.items() if part[1] in phases}
 
 
-def _rows(config: ModelConfig, hits: Sequence[float]) -> Rows:
+def _rows(config: ModelConfig, hits: Sequence[float], options: dict[str, Any]) -> Rows:
     if isinstance(config, GCNConfig):
-        return gcn(config, hits)
+        return gcn(config, hits, **options)
     if isinstance(config, TransformerConfig):
-        return transformer(config, hits)
+        return transformer(config, hits, **options)
     _require_known(config)
-    return huggingface(config)
+    return huggingface(config, **options)
+
+
+def optimizer_name(config: ModelConfig) -> str:
+    """What such a model is trained with unless told otherwise."""
+    return "adamw" if isinstance(config, HuggingFaceConfig) else "nesterov"
+
+
+def optimizer_of(config: ModelConfig, name: str | None = None, device: str = "cpu") -> Optimizer:
+    """By its name, or the model's own, as torch runs it on a kind of device ("cpu" or not)."""
+    way = LOOP if device == "cpu" else FOREACH
+    return find_optimizer(name or optimizer_name(config), unfused=way)
 
 
 def parameters(config: ModelConfig) -> dict[str, float]:
     """{owner: number of trainable values}."""
+    return {owner: sum(sizes) for owner, sizes in weights(config).items()}
+
+
+def weights(config: ModelConfig) -> dict[str, list[float]]:
+    """{owner: size of each tensor of trainable values}."""
     if isinstance(config, GCNConfig):
-        return gcn_parameters(config)
+        return gcn_weights(config)
     if isinstance(config, TransformerConfig):
-        return transformer_parameters(config)
+        return transformer_weights(config)
     _require_known(config)
-    return huggingface_parameters(config)
+    return huggingface_weights(config)
 
 
 def _require_known(config: HuggingFaceConfig) -> None:
@@ -79,22 +108,79 @@ def _require_known(config: HuggingFaceConfig) -> None:
 def bands(
     operators: dict[tuple[str, str], list[Cost]], device: Gpu | Calibration, dtype: str
 ) -> dict[tuple[str, str], Band]:
-    """The roofline band of each part on a device."""
-    if dtype not in DTYPES:
-        raise unknown("dtype of a prediction", dtype, list(DTYPES))
-    rates = device.flops_per_s(dtype), device.bytes_per_s
+    """The roofline band of each part on a device, without launches and waits."""
+    rates = peak_rate(device, find_precision(dtype)), device.bytes_per_s
     return {part: band_ms(ops, *rates) for part, ops in operators.items()}
 
 
-def predict(
-    model: str, config: ModelConfig, device: Gpu | Calibration, *, dtype: str = "fp32"
-) -> list[Record]:
-    """One record a part of a training step, and one for the step: the middle of the band.
+def find_precision(dtype: str) -> Precision:
+    """By its name in a prediction."""
+    if dtype not in PRECISIONS:
+        raise unknown("dtype of a prediction", dtype, list(PRECISIONS))
+    return PRECISIONS[dtype]
 
-    Nothing is measured: launches, waiting and inefficiency are not in it.
+
+@dataclass(frozen=True)
+class Expected:
+    """Time of one part in ms.
+
+    low: the roofline at best, with no launch and no wait. middle: the middle of the roofline, with
+    the time that the device waits for the host. high: nothing overlaps.
     """
-    operators = costs(config)
+
+    low: float
+    middle: float
+    high: float
+
+
+def expected_ms(
+    operators: Rows, device: Gpu | Calibration, dtype: str, host: Host
+) -> dict[tuple[str, str], Expected]:
+    """Of each part of a step on a device; host: what launches and waits cost."""
     found = bands(operators, device, dtype)
+    seconds = part_s(operators, _device_s(device, dtype), host)
+    fixed = {
+        part: sum(op.launches * host.launch_s + op.syncs * host.sync_s for op in ops)
+        for part, ops in operators.items()
+    }
+    return {
+        part: Expected(band.low, 1e3 * seconds[part], band.high + 1e3 * fixed[part])
+        for part, band in found.items()
+    }
+
+
+def waiting(operators: Rows, device: Gpu | Calibration, dtype: str) -> dict[str, float]:
+    """How often the host launches and waits in a step, and how long the device waits for it."""
+    host = host_of(device)
+    ordered = [op for _, op in in_order(operators)]
+    found = segments(ordered, _device_s(device, dtype), host)
+    return {
+        "launches": sum(op.launches for op in ordered),
+        "syncs": sum(op.syncs for op in ordered),
+        "host_bound_share": host_bound_share(found, host),
+    }
+
+
+def _device_s(device: Gpu | Calibration, dtype: str) -> Callable[[Cost], float]:
+    rates = peak_rate(device, find_precision(dtype)), device.bytes_per_s
+    return lambda op: 1e-3 * band_ms([op], *rates).middle
+
+
+def predict(
+    model: str,
+    config: ModelConfig,
+    device: Gpu | Calibration,
+    *,
+    dtype: str = "fp32",
+    optimizer: str | None = None,
+) -> list[Record]:
+    """One record a part of a training step, and one for the step: its times are `Expected`.
+
+    dtype: a name of `cost.precision.PRECISIONS`. optimizer: of `cost.optimizers.NAMES`, else the
+    model's own. Nothing is measured: inefficiency is not in it.
+    """
+    operators = step_costs(config, device, dtype, optimizer)
+    found = expected_ms(operators, device, dtype, host_of(device))
     part_shares = shares(found)
     owned = dict(parameters(config))
     owned[OPTIMIZER] = sum(owned.values())
@@ -125,6 +211,14 @@ def predict(
         for (owner, phase), band in found.items()
     ]
     return [*rows, step_row(rows)]
+
+
+def step_costs(
+    config: ModelConfig, device: Gpu | Calibration, dtype: str, optimizer: str | None = None
+) -> Rows:
+    """Operators of a training step, as such a device runs them."""
+    update = optimizer_of(config, optimizer, _names(device)[0])
+    return costs(config, optimizer=update, precision=find_precision(dtype))
 
 
 def step_row(rows: list[Record], **changes: object) -> Record:

@@ -34,8 +34,8 @@ def group_ms(
 
 
 def n_operators(rows: Rows) -> int:
-    """Operators of the step, each taken to be launched once."""
-    return sum(len(operators) for operators in grouped(rows).values())
+    """How many operators of torch the step launches."""
+    return sum(op.launches for operators in grouped(rows).values() for op in operators)
 
 
 def launch_ms(rows: Rows) -> float:

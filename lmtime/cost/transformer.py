@@ -72,7 +72,7 @@ def _embedding(shape: Any, n: float, hits: Sequence[float], b: float) -> Rows:
     for i, (n_hits, (size, width)) in enumerate(zip(hits, bands(shape), strict=True)):
         forward += _band(n, d, n_hits, width, b)
         if i > 0:  # what lay there before has no gradient: copy, with zeros in place
-            backward.append(traffic(2 * n * d + 2 * n_hits * d, b, masks=n))
+            backward.append(traffic(2 * n * d + 2 * n_hits * d, b, masks=n, launches=2, syncs=1))
         backward += _band_backward(n, d, n_hits, size, width, b)
         if shape.ties_words:
             backward.append(traffic(3 * size * width, b))  # add to the output layer's gradient
@@ -83,14 +83,14 @@ def _embedding(shape: Any, n: float, hits: Sequence[float], b: float) -> Rows:
 
 def _band(n: float, d: float, hits: float, width: float, b: float) -> list[Cost]:
     return [
-        traffic(0, b, ids=2 * n, masks=2 * n),  # two comparisons,
+        traffic(0, b, ids=2 * n, masks=2 * n, launches=2),  # two comparisons,
         traffic(0, b, masks=3 * n),  # their conjunction,
-        traffic(0, b, masks=n + 2),  # and whether any holds, which the host reads
-        traffic(0, b, ids=2 * hits, masks=n),  # the band's tokens,
+        traffic(0, b, masks=n + 2, launches=2, syncs=1),  # whether any holds, which the host reads
+        traffic(0, b, ids=2 * hits, masks=n, syncs=1),  # the band's tokens,
         traffic(0, b, ids=2 * hits),  # counted from its start
         op.embedding(hits, width, b),
         op.matmul(hits, width, d, b),
-        traffic(2 * hits * d, b, masks=n),  # into their places
+        traffic(2 * hits * d, b, masks=n, syncs=1),  # into their places
     ]
 
 
@@ -98,7 +98,7 @@ def _band_backward(
     n: float, d: float, hits: float, size: float, width: float, b: float
 ) -> list[Cost]:
     return [
-        traffic(2 * hits * d, b, masks=n),  # gradient of its tokens
+        traffic(2 * hits * d, b, masks=n, syncs=1),  # gradient of its tokens
         *op.matmul_backward(hits, width, d, b),
         op.embedding_backward(hits, size, width, b),
     ]

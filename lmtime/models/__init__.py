@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig
+from lmtime.config import GCNConfig, ModelConfig, TransformerConfig
+from lmtime.cost.optimizers import FUSED
+from lmtime.cost.predict import optimizer_name, optimizer_of
 from lmtime.models.gcn import GCN
 from lmtime.models.transformer import Transformer
 
-__all__ = ["GCN", "Transformer", "build", "n_copies", "optimizer_for"]
+__all__ = ["GCN", "Transformer", "build", "optimizer_for"]
 
 
 def build(config: ModelConfig, *, seed: int = 0, device: str | torch.device = "cpu") -> nn.Module:
@@ -32,19 +34,30 @@ def _model(config: ModelConfig) -> nn.Module:
     return HuggingFaceModel(config)
 
 
-def optimizer_for(model: nn.Module, config: ModelConfig) -> torch.optim.Optimizer:
-    """What such a model is trained with: AdamW for Hugging Face's, else accelerated gradient."""
-    if isinstance(config, HuggingFaceConfig):
-        return torch.optim.AdamW(model.parameters(), lr=1e-4)
-    # The Transformer diverges at the other's rate without warm-up and clipping: it stays finite.
-    return nesterov(model, learning_rate=0.01 if isinstance(config, GCNConfig) else 1e-5)
+def optimizer_for(
+    model: nn.Module, config: ModelConfig, name: str | None = None
+) -> torch.optim.Optimizer:
+    """By a name of `cost.optimizers.NAMES`, else what such a model is trained with.
+
+    That is AdamW for Hugging Face's models, else accelerated gradient.
+    """
+    is_fused = optimizer_of(config, name).way == FUSED or None  # None: as torch chooses
+    kind = (name or optimizer_name(config)).removesuffix(f"-{FUSED}")
+    if kind in ADAPTIVE:
+        return ADAPTIVE[kind](model.parameters(), lr=1e-4, fused=is_fused)
+    # The others diverge at the network's rate without warm-up and clipping: they stay finite.
+    rate = 0.01 if isinstance(config, GCNConfig) else 1e-5
+    return torch.optim.SGD(model.parameters(), lr=rate, fused=is_fused, **MOMENTUM[kind])
 
 
-def n_copies(config: ModelConfig) -> int:
-    """Values of state that the optimizer keeps for each parameter."""
-    return 2 if isinstance(config, HuggingFaceConfig) else 1
+ADAPTIVE = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+MOMENTUM = {
+    "sgd": {},
+    "momentum": {"momentum": 0.99},
+    "nesterov": {"momentum": 0.99, "nesterov": True},
+}
 
 
 def nesterov(model: nn.Module, *, learning_rate: float = 0.01) -> torch.optim.Optimizer:
     """The optimizer of Dauphin et al. (2017) and of fairseq: momentum 0.99, looking ahead."""
-    return torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=0.99, nesterov=True)
+    return torch.optim.SGD(model.parameters(), lr=learning_rate, **MOMENTUM["nesterov"])

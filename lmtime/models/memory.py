@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from lmtime.config import ModelConfig
 from lmtime.cost.memory import MemoryEstimate
-from lmtime.cost.predict import expected_hits
+from lmtime.cost.optimizers import Optimizer
+from lmtime.cost.predict import expected_hits, optimizer_of
 from lmtime.errors import TooLarge
 from lmtime.models import _model
 
@@ -30,15 +31,15 @@ INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 
 
 def step_bytes(
-    config: ModelConfig, *, phase: str = "train", optimizer_copies: int = 2
+    config: ModelConfig, *, phase: str = "train", optimizer: Optimizer | None = None
 ) -> MemoryEstimate:
     """Estimate for fp32 on one device, a step after the first; allocates nothing.
 
-    phase: "train" or "forward". optimizer_copies: values that the optimizer keeps a parameter;
-    it is taken to need as many temporary ones of the largest tensor. Targets of an adaptive
+    phase: "train" or "forward". optimizer: else the model's own, on a CPU. Targets of an adaptive
     softmax are spread as words of the model's corpus are. What kernels take inside, allocators
     waste and the process itself needs is not in it.
     """
+    optimizer = optimizer or optimizer_of(config)
     trains = phase == "train"
     storages = _Storages(_cluster_sizes(config))
     with FakeTensorMode():
@@ -50,11 +51,11 @@ def step_bytes(
     weights = sum(sizes)
     if not trains:
         return MemoryEstimate(weights, 0, 0, storages.peak - weights)
-    updating = 2 * weights + optimizer_copies * max(sizes)
+    updating = 2 * weights + optimizer.temporary(sizes)
     return MemoryEstimate(
         parameters=weights,
         gradients=weights,
-        optimizer=optimizer_copies * weights,
+        optimizer=optimizer.n_copies * weights,
         activations=max(storages.peak, updating) - 2 * weights,
     )
 
@@ -64,7 +65,7 @@ def require_memory(
     device: str | torch.device,
     *,
     phase: str = "train",
-    optimizer_copies: int = 2,
+    optimizer: Optimizer | None = None,
 ) -> None:
     """Refuses a step that does not fit on a device, before it is tried.
 
@@ -73,7 +74,7 @@ def require_memory(
     complaints = logging.getLogger("torch._subclasses.fake_tensor")
     complaints.disabled = True
     try:
-        needed = step_bytes(config, phase=phase, optimizer_copies=optimizer_copies)
+        needed = step_bytes(config, phase=phase, optimizer=optimizer)
     except (RuntimeError, NotImplementedError):
         return
     finally:
