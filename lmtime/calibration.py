@@ -9,8 +9,10 @@ import dataclasses
 import json
 import math
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from lmtime.errors import UsageError, unknown
@@ -125,26 +127,31 @@ class Calibration:
         Linear in the logarithm of each size between those measured, constant beyond them. Without
         a table, the rate of large products.
         """
-        table = {
-            (p.rows, p.inner, p.columns): p.flops_per_s
-            for p in self.gemm
-            if (p.dtype, p.cache) == (dtype, "hot")
-        }
-        return interpolate(table, (rows, inner, columns)) if table else self.flops_per_s(dtype)
+        table = self._trees.get(dtype)
+        return _looked_up(table, (rows, inner, columns)) if table else self.flops_per_s(dtype)
 
     def copy_bytes_per_s(self, n_bytes: float) -> float:
         """Median rate of a copy that reads and writes n_bytes together, interpolated likewise."""
-        return self._moved_per_s(self.copies, "copy", n_bytes) or self.bytes_per_s
+        return self._moved_per_s("copy", n_bytes) or self.bytes_per_s
 
     def pass_bytes_per_s(self, operator: str, n_bytes: float) -> float:
         """Median rate of an operator that moves n_bytes; that of a copy where it has none."""
-        found = self._moved_per_s(self.copies + self.passes, operator, n_bytes)
-        return found or self.copy_bytes_per_s(n_bytes)
+        return self._moved_per_s(operator, n_bytes) or self.copy_bytes_per_s(n_bytes)
 
-    @staticmethod
-    def _moved_per_s(rows: tuple[Pass, ...], operator: str, n_bytes: float) -> float | None:
-        table = {(p.n_bytes,): p.bytes_per_s for p in rows if p.operator == operator}
-        return interpolate(table, (n_bytes,)) if table else None
+    def _moved_per_s(self, operator: str, n_bytes: float) -> float | None:
+        table = self._trees.get(operator)
+        return _looked_up(table, (n_bytes,)) if table else None
+
+    @cached_property
+    def _trees(self) -> dict[str, _Tree]:
+        """The tables of rates, made ready once: by dtype those of products, by operator others."""
+        tables: defaultdict[str, dict] = defaultdict(dict)
+        for p in self.gemm:
+            if p.cache == "hot":
+                tables[p.dtype][p.rows, p.inner, p.columns] = p.flops_per_s
+        for p in self.copies + self.passes:
+            tables[p.operator][(p.n_bytes,)] = p.bytes_per_s
+        return {name: _tree(table) for name, table in tables.items()}
 
     def to_json(self) -> str:
         """The document of `lmtime calibrate`: one row a dtype, and the tables beside them."""
@@ -207,19 +214,38 @@ def interpolate(table: Mapping[tuple[float, ...], float], at: tuple[float, ...])
     The table need not be complete: for each first coordinate it uses the others that there are.
     Beyond the ends it is constant. The table's coordinates are positive.
     """
-    if not at:
+    return _looked_up(_tree(table), at)
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A table by its first coordinate: at each place a table of the others, or a value."""
+
+    places: list[float]
+    logs: list[float]
+    below: list[_Tree | float]
+
+
+def _tree(table: Mapping[tuple[float, ...], float]) -> _Tree | float:
+    if () in table:
         return table[()]
+    parts: defaultdict[float, dict] = defaultdict(dict)
+    for (first, *rest), value in table.items():
+        parts[first][tuple(rest)] = value
+    places = sorted(parts)
+    return _Tree(places, [math.log(p) for p in places], [_tree(parts[p]) for p in places])
+
+
+def _looked_up(tree: _Tree | float, at: tuple[float, ...]) -> float:
+    if not at:
+        return tree
     first, rest = at[0], at[1:]
-    places = sorted({point[0] for point in table})
-    i = bisect_right(places, first)
-    low, high = places[max(i - 1, 0)], places[min(i, len(places) - 1)]
-    at_low, at_high = (
-        interpolate({point[1:]: v for point, v in table.items() if point[0] == place}, rest)
-        for place in (low, high)
-    )
-    if low == high:
-        return at_low
-    return at_low + math.log(first / low) / math.log(high / low) * (at_high - at_low)
+    i = bisect_right(tree.places, first)
+    if i in (0, len(tree.places)):
+        return _looked_up(tree.below[max(i - 1, 0)], rest)
+    low, high = (_looked_up(below, rest) for below in tree.below[i - 1 : i + 1])
+    low_log, high_log = tree.logs[i - 1 : i + 1]
+    return low + (math.log(first) - low_log) / (high_log - low_log) * (high - low)
 
 
 def _table(whole: dict, name: str, kind: type) -> tuple:

@@ -34,10 +34,10 @@ def full(
         (LOSS, "forward"): [
             traffic(2 * n * v, b, kind="log_softmax"),
             traffic(2 * n + 1, b, ids=n),  # gather the targets; their total weight
-            *_reduction(n, b),
+            *reduction(n, b),
         ],
         (LOSS, "backward"): [
-            *_reduction_backward(n, b),
+            *reduction_backward(n, b),
             traffic(n * v + n + 1, b, ids=n),  # scatter into a zeroed matrix
             traffic(3 * n * v, b, kind="log_softmax_backward"),
         ],
@@ -58,39 +58,51 @@ def adaptive(
     With `shape.ties_words` the vectors of the words belong to the input as well.
     """
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
+    forward, end, backward = adaptive_head(shape, n, n - sum(tail_tokens), b, in_rows=in_rows)
+    for i, (hits, (size, width)) in enumerate(zip(tail_tokens, bands(shape)[1:], strict=True)):
+        forward += tail(n, d, hits, size, width, b)
+        backward += tail_backward(n, d, hits, size, width, b)
+        if i > 0:
+            backward.append(later_tail_backward(n, hits, b))
+    return {
+        (OUTPUT_LAYER, "forward"): forward + end,
+        (LOSS, "forward"): reduction(n, b),
+        (LOSS, "backward"): reduction_backward(n, b),
+        (OUTPUT_LAYER, "backward"): backward,
+    }
+
+
+def adaptive_head(
+    shape: Any, n_tokens: float, n_short_list: float, value_bytes: float, *, in_rows: bool = False
+) -> tuple[list[Cost], list[Cost], list[Cost]]:
+    """Forward before and after the tails, and backward; the loss comes on top.
+
+    n_short_list: targets in the short list. Of the cutoffs the first and their number count.
+    """
+    n, d, b = n_tokens, shape.final_hidden_size, value_bytes
     tied = getattr(shape, "ties_words", False)
     head, head_backward = (_tied_head, _tied_head_backward) if tied else (_head, _head_backward)
-    forward = [
+    begin = [
         *_rows(n, d, b, in_rows),
         traffic(0, b, ids=n, masks=n),  # which targets are ignored
         traffic(0, b, ids=2 * n, masks=n),  # they stand in as word 0
         traffic(n, b),  # zeroed result
-        *_cluster_rows(n, n - sum(tail_tokens), b),
-        traffic(0, b, ids=3 * (n - sum(tail_tokens))),  # short list: the target is its own entry
+        *_cluster_rows(n, n_short_list, b),
+        traffic(0, b, ids=3 * n_short_list),  # short list: the target is its own entry
     ]
-    backward = [
-        traffic(2 * n, b),  # negate
-        *_gathered_log_softmax_backward(n, head_size(shape.cutoffs), b),
-        *head_backward(shape, n, b),
-    ]
-    for i, (hits, (size, width)) in enumerate(zip(tail_tokens, bands(shape)[1:], strict=True)):
-        forward += _tail(n, d, hits, size, width, b)
-        backward += _tail_backward(n, d, hits, size, width, b)
-        if i > 0:
-            backward.append(traffic(2 * n, b, ids=hits))  # the first tail filled a constant
-    forward += [
+    end = [
         *head(shape, n, b),
         traffic(2 * n * head_size(shape.cutoffs), b, kind="log_softmax"),
         traffic(2 * n, b, ids=n),  # gather
         # Add the tails, negate, torch's mean, negate.
         traffic(3 * n + 2 * n + n + 1 + 2 * n, b, launches=4),
     ]
-    return {
-        (OUTPUT_LAYER, "forward"): forward,
-        (LOSS, "forward"): _reduction(n, b),
-        (LOSS, "backward"): _reduction_backward(n, b),
-        (OUTPUT_LAYER, "backward"): backward,
-    }
+    backward = [
+        traffic(2 * n, b),  # negate
+        *_gathered_log_softmax_backward(n, head_size(shape.cutoffs), b),
+        *head_backward(shape, n, b),
+    ]
+    return begin, end, backward
 
 
 OUTPUT_LAYER_COSTS = {"full": full, "adaptive": adaptive}
@@ -169,7 +181,8 @@ def _cluster_rows(n: float, hits: float, b: float) -> list[Cost]:
     ]
 
 
-def _tail(n: float, d: float, hits: float, size: float, width: float, b: float) -> list[Cost]:
+def tail(n: float, d: float, hits: float, size: float, width: float, b: float) -> list[Cost]:
+    """Forward of one tail cluster, which `hits` of n tokens fall into: size words, width wide."""
     return [
         *_cluster_rows(n, hits, b),
         traffic(0, b, ids=2 * hits),  # targets counted from the start of the cluster
@@ -183,9 +196,10 @@ def _tail(n: float, d: float, hits: float, size: float, width: float, b: float) 
     ]
 
 
-def _tail_backward(
+def tail_backward(
     n: float, d: float, hits: float, size: float, width: float, b: float
 ) -> list[Cost]:
+    """Backward of the same."""
     return [
         traffic(2 * hits, b, ids=hits),  # gradient of its tokens
         *_gathered_log_softmax_backward(hits, size, b),
@@ -195,6 +209,11 @@ def _tail_backward(
         traffic(2 * n * d + hits * d, b, ids=hits),  # the cluster's rows added to it,
         traffic(3 * n * d, b),  # and it to the head's
     ]
+
+
+def later_tail_backward(n: float, hits: float, b: float) -> Cost:
+    """What a tail adds to its backward pass unless it is the first, which filled a constant."""
+    return traffic(2 * n, b, ids=hits)
 
 
 def _gathered_log_softmax_backward(rows: float, columns: float, b: float) -> list[Cost]:
@@ -207,7 +226,7 @@ def _gathered_log_softmax_backward(rows: float, columns: float, b: float) -> lis
     ]
 
 
-def _reduction(n: float, b: float) -> list[Cost]:
+def reduction(n: float, b: float) -> list[Cost]:
     """Mask the ignored targets, sum, count the others, divide."""
     return [
         traffic(0, b, ids=n, masks=n),
@@ -219,5 +238,6 @@ def _reduction(n: float, b: float) -> list[Cost]:
     ]
 
 
-def _reduction_backward(n: float, b: float) -> list[Cost]:
+def reduction_backward(n: float, b: float) -> list[Cost]:
+    """The mean's gradient, for every target that is not ignored."""
     return [traffic(2, b, ids=1), traffic(2 * n, b, masks=n)]
