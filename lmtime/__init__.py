@@ -10,6 +10,7 @@ The flow is the layout; a module imports only from those before it:
     accuracy, published        predictions beside measurements           standard library
     inverse                    from a time or a share back to a size     standard library
     stats                      medians, intervals, differences           numpy
+    pareto/                    fronts, what they cover, how sure         numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
     softmax/, models/          output layers; the models                 torch
@@ -17,7 +18,8 @@ The flow is the layout; a module imports only from those before it:
     report, study              from samples to rows; measure what lacks  numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
     charts, explorer/, prose   rows to charts, sliders and sentences     altair
-    options, terminal, cli     the `lmtime` command                      typer, rich
+    options, terminal,
+    documents, cli_*, cli      the `lmtime` command                      typer, rich
 
 Importing `lmtime` imports none of them.
 """

@@ -138,6 +138,10 @@ class Calibration:
         """Median rate of an operator that moves n_bytes; that of a copy where it has none."""
         return self._moved_per_s(operator, n_bytes) or self.copy_bytes_per_s(n_bytes)
 
+    def has_pass(self, operator: str) -> bool:
+        """Whether there is a table of rates for this operator."""
+        return operator in self._trees
+
     def _moved_per_s(self, operator: str, n_bytes: float) -> float | None:
         table = self._trees.get(operator)
         return _looked_up(table, (n_bytes,)) if table else None
@@ -236,15 +240,16 @@ def _tree(table: Mapping[tuple[float, ...], float]) -> _Tree | float:
     return _Tree(places, [math.log(p) for p in places], [_tree(parts[p]) for p in places])
 
 
-def _looked_up(tree: _Tree | float, at: tuple[float, ...]) -> float:
-    if not at:
-        return tree
+def _looked_up(tree: _Tree, at: tuple[float, ...]) -> float:
     first, rest = at[0], at[1:]
     i = bisect_right(tree.places, first)
     if i in (0, len(tree.places)):
-        return _looked_up(tree.below[max(i - 1, 0)], rest)
-    low, high = (_looked_up(below, rest) for below in tree.below[i - 1 : i + 1])
-    low_log, high_log = tree.logs[i - 1 : i + 1]
+        end = tree.below[max(i - 1, 0)]
+        return _looked_up(end, rest) if rest else end
+    low, high = tree.below[i - 1], tree.below[i]
+    if rest:
+        low, high = _looked_up(low, rest), _looked_up(high, rest)
+    low_log, high_log = tree.logs[i - 1], tree.logs[i]
     return low + (math.log(first) - low_log) / (high_log - low_log) * (high - low)
 
 

@@ -5,11 +5,6 @@ Exit codes: 0 done; 1 failed; 2 the caller's mistake, told in one sentence.
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -17,10 +12,16 @@ import typer
 
 from lmtime import plans, terminal
 from lmtime.calibration import read_calibration, write_calibration
+from lmtime.cli_cutoffs import cutoffs
 from lmtime.config import PRESETS, configure, model_name, preset_row
+from lmtime.documents import command_line as _command
+from lmtime.documents import emit as _emit
+from lmtime.documents import require_folder as _require_folder
+from lmtime.documents import say as _say
+from lmtime.documents import write_json as _write_json
 from lmtime.errors import UsageError
 from lmtime.options import shaped
-from lmtime.records import document, write_text
+from lmtime.records import document
 
 app = typer.Typer(
     help="Where the time of a language model's step goes, why, and what to do instead.",
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 corpus_app = typer.Typer(help="Text to measure on.")
 app.add_typer(corpus_app, name="corpus")
+app.command()(cutoffs)
 
 Model = Annotated[Optional[str], typer.Argument(help="A preset (see --list) or a config.json.")]
 Whole = Optional[int]
@@ -267,40 +269,6 @@ def _list_presets(asked: bool) -> None:
     if not asked:
         raise UsageError(f"no model was given: choose one of {', '.join(PRESETS)}")
     terminal.print_rows([preset_row(name) for name in PRESETS])
-
-
-def _require_folder(*paths: str | Path | None) -> None:
-    """Refuse before measuring what could not be written afterwards."""
-    for path in paths:
-        if path in (None, "-"):
-            continue
-        folder = Path(path).resolve().parent
-        if not folder.is_dir() or Path(path).is_dir() or not os.access(folder, os.W_OK):
-            raise UsageError(f"{path} cannot be written: name a file in a folder that exists")
-
-
-def _command() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _emit(doc: dict, json_to: str | None, show: Callable[[dict], None]) -> None:
-    if json_to is None:
-        show(doc)
-    else:
-        _write_json(doc, json_to)
-
-
-def _write_json(doc: dict, json_to: str) -> None:
-    text = json.dumps(doc, indent=1, allow_nan=False)
-    if json_to == "-":
-        typer.echo(text)
-    else:
-        write_text(Path(json_to), text + "\n")
-        _say(f"wrote {json_to}")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,42 @@ def print_prediction(doc: dict) -> None:
     _output(_memory_line(doc["memory"]))
 
 
+def print_cutoffs(doc: dict) -> None:
+    """Partitions of a vocabulary beside the baseline, and what their price is made of."""
+    rows = doc["rows"]
+    in_ms = rows[0]["predicted_ms"] is not None
+    table = _table("", "cutoffs", "widths", *["ms"] * in_ms, "ratio", "MFLOP/token", "rank")
+    for row in rows:
+        table.add_row(
+            _mark(row),
+            ",".join(map(str, row["cutoffs"])),
+            ",".join(map(str, row["tail_widths"])),
+            *[f"{row['predicted_ms']:.3f}" for _ in range(in_ms)],
+            f"{row['ratio_to_baseline']:.3f}",
+            f"{row['flops_per_token'] / 1e6:.3f}",
+            f"{row['mean_rank_per_token']:.0f}",
+        )
+    _output(table)
+    what = "Time of forward and backward pass" if in_ms else "Work of forward and backward pass"
+    _output(
+        f"{what} of the output layer with {doc['n_tokens']:,} tokens a step, hidden size "
+        f"{doc['hidden_size']:,} and {doc['vocab_size']:,} words: predicted by {doc['basis']}. "
+        f"Nothing was run."
+    )
+    _output(
+        "The baseline is torch's layer with div_value 4; ratio is to it. rank is the width that a "
+        "token's word is compared in, on average: a proxy for quality, which only training shows."
+    )
+
+
+def _mark(row: dict) -> str:
+    """What a row is: the baseline, or the floor that it keeps; * is cheapest, + on the front."""
+    if row["rank_floor"] is None:
+        return "baseline"
+    marks = ("*" if row["is_cheapest"] else "") + ("+" if row.get("on_front") else "")
+    return f"floor {row['rank_floor']:g} {marks}".rstrip()
+
+
 def _memory_line(held: dict) -> str:
     """Megabytes of the step at its peak, by what they hold."""
     megabytes = {k: "not known" if v is None else f"{v / 1e6:,.1f} MB" for k, v in held.items()}

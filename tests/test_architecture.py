@@ -19,6 +19,7 @@ LAYERS = (
     {"cost": "", "plans": ""},
     {"accuracy": "", "published": "", "inverse": ""},
     {"stats": "numpy"},
+    {"pareto": "numpy"},
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
     {"softmax": "torch"},
@@ -30,7 +31,8 @@ LAYERS = (
     },
     {"charts": "altair", "explorer": "altair", "prose": "IPython"},
     {"widgets": "ipywidgets altair"},
-    {"options": "typer", "terminal": "rich", "cli": "typer"},
+    {"options": "typer", "terminal": "rich", "documents": "typer"},
+    {"cli_cutoffs": "typer", "cli": "typer"},
 )
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 OUTSIDE = {part: set(allowed.split()) for row in LAYERS for part, allowed in row.items()}
@@ -151,7 +153,9 @@ def test_the_command_line_starts_without_what_is_slow():
 
 
 def test_analysis_needs_numpy_and_no_torch():
-    loaded = importing(modules_of("stats", "corpora"), without=["torch", "altair", "pandas"])
+    loaded = importing(
+        modules_of("stats", "pareto", "corpora"), without=["torch", "altair", "pandas"]
+    )
     assert "lmtime.corpora" in loaded
 
 

@@ -30,6 +30,5 @@ def time_ms(operators: Iterable[Cost], calibration: Calibration, dtype: str = "f
 
 
 def _pass_s(operator: Cost, calibration: Calibration) -> float:
-    known = {row.operator for row in calibration.passes}
-    kind = operator.kind if operator.kind in known else ELEMENTWISE
+    kind = operator.kind if calibration.has_pass(operator.kind) else ELEMENTWISE
     return operator.bytes / calibration.pass_bytes_per_s(kind, operator.bytes)

@@ -75,7 +75,7 @@ def adaptive(
 def adaptive_head(
     shape: Any, n_tokens: float, n_short_list: float, value_bytes: float, *, in_rows: bool = False
 ) -> tuple[list[Cost], list[Cost], list[Cost]]:
-    """Forward before and after the tails, and backward; the loss comes on top.
+    """An adaptive softmax without tails and loss: forward before and after the tails, backward.
 
     n_short_list: targets in the short list. Of the cutoffs the first and their number count.
     """
