@@ -1,5 +1,7 @@
 """Laws of the search for partitions: it finds the cheapest there is, and keeps the floor."""
 
+import json
+from collections import defaultdict
 from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -25,18 +27,17 @@ from lmtime.cost.partitions import (
     front,
     partition,
 )
+from lmtime.cost.zipf import REVIEWS
 from lmtime.errors import UsageError
 from lmtime.hardware import find_gpu
 
-DATA = Path(lmtime.__file__).parent.parent / "data" / "results"
+REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
 QUICK = Calibration("cpu", "a CPU", 1, {"fp32": 1e11}, 2e10)
 DEVICES = {
     "FLOPs": clusters.work(),
     "GPU": clusters.published(find_gpu("v100-sxm2")),
     "large sizes": clusters.measured(QUICK),
-    "measured": clusters.measured(
-        read_calibration(DATA / "amd-epyc-2-threads" / "calibration.json")
-    ),
+    "measured": clusters.measured(read_calibration(REFERENCE / "calibration.json")),
 }
 each_device = pytest.mark.parametrize("prices", DEVICES.values(), ids=DEVICES)
 falling = st.lists(st.integers(1, 10**6), min_size=40, max_size=90).map(
@@ -140,13 +141,30 @@ def test_a_partition_costs_what_the_operators_of_torchs_layer_do(prices):
 
 
 def test_measured_prices_are_those_of_the_table_and_the_host_on_top():
-    calibration = read_calibration(DATA / "amd-epyc-2-threads" / "calibration.json")
+    calibration = read_calibration(REFERENCE / "calibration.json")
     host_ms = 1e3 * calibration.host_s_per_operator
     large = clusters.matmul(512, 300, 1000, 4)
     expected = host_ms + time_ms([large], calibration)
     assert DEVICES["measured"].operator(large) == pytest.approx(expected)
     tiny, smallest = clusters.matmul(0.1, 16, 16, 4), clusters.matmul(16, 16, 16, 4)
     assert DEVICES["measured"].operator(tiny) == DEVICES["measured"].operator(smallest)
+
+
+def test_predicted_times_are_near_the_measured_ones():
+    """A network's output layer and loss at the default cutoffs, as its reference rows have it."""
+    shares = [REVIEWS.cumulative_share(rank) for rank in range(2000, 33_279)]
+    counts = [shares[0] / 2000] * 2000 + [b - a for a, b in pairwise(shares)]
+    measured = defaultdict(float)
+    for line in (REFERENCE / "hidden_sweep.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["owner"] in ("output layer", "loss") and row["output_layer"] == "adaptive":
+            measured[row["final_hidden_size"], row["hidden_size"]] += row["latency_ms"]
+    wide = {sizes: ms for sizes, ms in measured.items() if sizes[0] >= 512}
+    assert len(wide) >= 5
+    for (d, _), ms in wide.items():
+        layer = Layer(counts, d, 4 * 128, DEVICES["measured"])
+        predicted = partition(layer, (2000, 10_000), (d // 4, d // 16)).price
+        assert 0.75 < predicted / ms < 1.1
 
 
 def test_a_tail_as_wide_as_the_layer_is_not_projected():

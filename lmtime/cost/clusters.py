@@ -64,7 +64,8 @@ def measured(calibration: Calibration) -> Prices:
     """Measured rates by size; without tables of them, the roofline of the large ones.
 
     A product smaller than any of the table takes as long as one of the table's smallest sizes. An
-    operator costs what the host needs for it on top, where that was measured.
+    operator costs what the host needs for it on top, where that was measured: too much for large
+    operators of a GPU, which run while the host launches the next.
     """
     host_ms = 1e3 * (calibration.host_s_per_operator or 0.0)
     sync_ms = 1e3 * (calibration.sync_s or 0.0)

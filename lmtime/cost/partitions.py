@@ -88,6 +88,7 @@ class RankFloor:
                 f"a vocabulary of {self.vocab_size} words is too small to divide: "
                 f"give the counts of at least {FEWEST_WORDS}"
             )
+        _ = self.baseline  # a hidden size too small for it is refused here
         if not 0 < self.factor <= 1:
             raise UsageError(
                 f"rank floor {self.factor:g} must be above 0 and at most 1, as in 1/2: "
@@ -98,7 +99,6 @@ class RankFloor:
                 f"min_width={self.min_width} must lie between 1 and the hidden size, "
                 f"{self.hidden_size}"
             )
-        _ = self.baseline  # a hidden size too small for it is refused here
 
     @property
     def baseline(self) -> AdaptiveSoftmaxConfig:
