@@ -18,18 +18,23 @@ class ChunkedSoftmax(OutputLayer):
 
     With reduction "mean" or "sum" the gradients are made during the forward pass, while the chunk
     is there: 6 * n_tokens * hidden_size * vocab_size FLOPs, none of them in the backward pass,
-    which only scales them. A second backward pass (`retain_graph`), gradients through `nll`, and
-    reduction "none" make the logits once more: 2 * n_tokens * hidden_size * vocab_size more.
+    which only scales them. A second backward pass (`retain_graph`) and gradients through `nll` make
+    all of it again; with reduction "none" the backward pass makes the logits once more, a third of
+    that.
+
+    Beside a chunk the gradients, the weights' in fp32 also for 16-bit weights, wait for the
+    backward pass.
 
     memory_bytes: for the fp32 logits of a chunk; at least `min_rows` rows are taken in any case,
     since each chunk reads the weights twice, and reads and writes their gradient.
     class_weight: (vocab_size,), as `weight` of `F.cross_entropy`; `nll` stays unweighted.
     Under autocast the products run in its type, otherwise in that of the weights.
 
-    Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its gradients are nan, it
-    does not smooth labels in chunks, returns no loss of single tokens beside the reduced one and a
-    16-bit loss for 16-bit input, ignores autocast, cannot go back twice by default, and takes so
-    few rows by default that reading the weights costs more than the products.
+    Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its mean has gradients nan;
+    the error of its 16-bit gradients grows with the chunks; it does not smooth labels in chunks,
+    returns no loss of single tokens beside the reduced one, and a 16-bit loss for 16-bit input; its
+    backward pass runs once by default; and it takes so few rows by default that reading the weights
+    costs more than the products.
     """
 
     def __init__(
