@@ -133,6 +133,35 @@ def test_a_tail_of_no_width_is_refused():
     assert AdaptiveSoftmaxConfig(16, 20, (5, 10), 4.0).tail_dims == (4, 1)
 
 
+def test_widths_and_ranks_give_the_shape_that_they_say():
+    shape = AdaptiveSoftmaxConfig(64, 20, (5, 10))
+    assert (shape.input_size, shape.head_dim, shape.tail_dims) == (64, 64, (16, 4))
+    assert shape.tail_projects == (True, True) and shape.is_torchs
+    assert AdaptiveSoftmaxConfig(64, 20, (5, 10), 1.0).tail_projects == (True, True)
+    shape = AdaptiveSoftmaxConfig(64, 20, (5, 10), head_rank=8, tail_widths=[64, 1])
+    assert (shape.input_size, shape.head_dim, shape.tail_dims) == (64, 8, (64, 1))
+    assert shape.tail_projects == (False, True) and not shape.is_torchs
+    shape = AdaptiveSoftmaxConfig(64, 20, (5, 10), shared_rank=16)
+    assert (shape.input_size, shape.head_dim, shape.tail_dims) == (16, 16, (4, 1))
+    assert hash(AdaptiveSoftmaxConfig(64, 20, (5,), tail_widths=[3])), "frozen, also in its parts"
+
+
+@pytest.mark.parametrize("widths", [(0, 4), (4,), (4, 2, 1), (4, -1), (4, 2.5), (4, True), ()])
+def test_widths_of_tails_are_whole_and_one_a_tail(widths):
+    """Case 13: a cluster of no width is uniform for ever."""
+    with pytest.raises(UsageError, match=r"tail_widths .* must be 2 whole numbers of at least 1"):
+        AdaptiveSoftmaxConfig(8, 20, (5, 10), tail_widths=widths)
+
+
+@pytest.mark.parametrize("name", ["head_rank", "shared_rank"])
+@pytest.mark.parametrize("rank", [0, -1, 8, 9, 2.0])
+def test_a_rank_is_below_the_width_that_it_reduces(name, rank):
+    with pytest.raises(UsageError, match=f"{name}=.* must be"):
+        AdaptiveSoftmaxConfig(8, 20, (5,), **{name: rank})
+    with pytest.raises(UsageError, match="head_rank=4 must be below the 4 dimensions"):
+        AdaptiveSoftmaxConfig(8, 20, (5,), head_rank=4, shared_rank=4)
+
+
 def test_a_tail_of_no_width_is_seen_in_the_final_hidden_size():
     with pytest.raises(UsageError, match="none of the 8 hidden dimensions"):
         GCNConfig(hidden_size=64, final_hidden_size=8)
