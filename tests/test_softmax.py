@@ -309,14 +309,15 @@ def test_a_likely_cluster_is_no_likely_word(cluster_share, wanted):
 # Precision
 
 
+@pytest.mark.parametrize("autocast_dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("input_dtype", [torch.float32, torch.bfloat16])
 @every_layer
-def test_autocast_runs_and_stays_near_fp32(name, input_dtype):
+def test_autocast_runs_and_stays_near_fp32(name, input_dtype, autocast_dtype):
     """Case 6: with fp32 and with 16-bit input, and what comes out is fp32."""
     layer, hidden = make(name, dtype=torch.float32), some_hidden(dtype=torch.float32)
     targets = some_targets()
     cast = hidden.detach().to(input_dtype).requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=autocast_dtype):
         out, log_prob = layer(cast, targets), layer.log_prob(cast)
     out.loss.backward()
     assert out.nll.dtype == out.loss.dtype == log_prob.dtype == torch.float32

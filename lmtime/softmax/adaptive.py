@@ -101,7 +101,10 @@ class AdaptiveSoftmax(OutputLayer):
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 
     def plan(self, targets: Tensor) -> Plan:
-        """The tokens of (...) int64 targets by cluster; waits for the device where they lie."""
+        """The tokens of (...) int64 targets by cluster, on their device; on a GPU the host waits.
+
+        A target that is neither a word nor ignored raises IndexError.
+        """
         check_int64(targets)
         edges = self.edges if self.edges.device == targets.device else self.edges.to(targets.device)
         return partition(targets.reshape(-1), edges, self.config.cutoffs)

@@ -117,7 +117,7 @@ def _band_forward(
         values.sub_(values.amax(1, keepdim=True))
         torch.gather(values, 1, index, out=found)
         torch.sum(values.exp_(), 1, keepdim=True, out=total)
-        if values is not part:
+        if values.dtype != part.dtype:
             torch.div(values, total, out=part)
     return narrow, scores
 
