@@ -35,7 +35,7 @@ def groups(n, seed=0):
                     op.traffic(size() * size(), 4, kind="log_softmax"),
                     op.traffic(size() * size(), 4, kind="log_softmax_backward"),
                     op.traffic(size() * size(), 4),
-                    op.nesterov(size() * size(), 4),
+                    op.traffic(11 * size() * size(), 4, kind="sgd_nesterov", launches=4),
                 ],
                 k=draw.randint(1, 7),
             )

@@ -1,0 +1,113 @@
+"""Trials of output layers: the same network trained with each under one budget, and judged.
+
+A trial's row holds the likelihood of every held-out document, so that two of them are compared
+document by document. Rows stand in `results/<device>/perplexity.jsonl`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from lmtime import corpora, models, training
+from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig
+from lmtime.errors import UsageError
+from lmtime.records import append_jsonl, read_jsonl, results_root
+from lmtime.timing.conditions import device_folder, load_average, provenance
+from lmtime.training import Budget
+
+NAME = "perplexity"
+Say = Callable[[str], None]
+
+
+def trial(
+    model: str,
+    config: ModelConfig,
+    budget: Budget,
+    seed: int,
+    *,
+    corpus: str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, object]:
+    """Train one network on one seed and judge it; the row, without its conditions.
+
+    corpus: the model's own where none is named. Weights, and where in the text training begins,
+    follow the seed.
+    """
+    if isinstance(config, HuggingFaceConfig):
+        raise UsageError(f"{model} has no output layers to choose from: train gcn")
+    name = corpus or config.corpus
+    text = corpora.load(name, vocab_size=config.vocab_size)
+    network = models.build(config, seed=seed)
+    losses = training.train(network, text, budget, seed=seed, say=say)
+    documents = training.held_out(network, text, budget.held_out_tokens)
+    return {
+        "model": model,
+        "config": dataclasses.asdict(config),
+        "budget": dataclasses.asdict(budget),
+        "seed": seed,
+        "corpus": {"name": text.name, "sha256": text.sha256, "note": text.note},
+        "perplexity": documents.perplexity,
+        "n_tokens": int(documents.n_tokens.sum()),
+        "document_nll": [round(float(nll), 3) for nll in documents.nll],
+        "document_tokens": documents.n_tokens.tolist(),
+        "losses": [round(loss, 4) for loss in losses],
+    }
+
+
+def run_missing(
+    wanted: list[tuple[str, GCNConfig, int]],
+    budget: Budget,
+    *,
+    command: str,
+    say: Say = lambda text: None,
+) -> Path:
+    """Every (model, configuration, seed) that has no row under this budget yet; their file."""
+    folder = results_root() / device_folder("cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{NAME}.jsonl"
+    with FileLock(folder / ".trials.lock"):
+        for i, (model, config, seed) in enumerate(wanted, 1):
+            title = f"{NAME} {i}/{len(wanted)}: {title_of(dataclasses.asdict(config))}, seed {seed}"
+            if _has(path, model, config, budget, seed):
+                say(f"{title}: already trained")
+                continue
+            say(title)
+            load = load_average()
+            row = trial(model, config, budget, seed, say=say)
+            conditions = provenance(command, "cpu", corpus=row["corpus"], load_average=load)
+            append_jsonl(folder / "provenance.jsonl", [dataclasses.asdict(conditions)])
+            append_jsonl(path, [{"run_id": conditions.run_id, **row}])
+    return path
+
+
+def _has(path: Path, model: str, config: GCNConfig, budget: Budget, seed: int) -> bool:
+    wanted = (model, _plain(config), dataclasses.asdict(budget), seed)
+    return any(
+        (row["model"], row["config"], row["budget"], row["seed"]) == wanted
+        for row in read_jsonl(path)
+    )
+
+
+def _plain(config: GCNConfig) -> dict[str, object]:
+    """As JSON gives it back."""
+    fields = dataclasses.asdict(config)
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def title_of(config: dict[str, object]) -> str:
+    """An output layer in words."""
+    parts = [str(config["output_layer"])]
+    if "adaptive" in parts[0]:
+        parts.append(f"[{', '.join(map(str, config['cutoffs']))}]")
+        if config.get("tail_widths"):
+            parts.append(f"widths {', '.join(map(str, config['tail_widths']))}")
+        parts += [
+            f"{name.replace('_', ' ')} {config[name]}"
+            for name in ("head_rank", "shared_rank")
+            if config.get(name)
+        ]
+    return " ".join(parts)
