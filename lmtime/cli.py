@@ -13,6 +13,7 @@ import typer
 from lmtime import plans, terminal
 from lmtime.calibration import read_calibration, write_calibration
 from lmtime.cli_cutoffs import cutoffs
+from lmtime.cli_layers import compare, train
 from lmtime.config import PRESETS, configure, model_name, preset_row
 from lmtime.documents import command_line as _command
 from lmtime.documents import emit as _emit
@@ -32,6 +33,8 @@ app = typer.Typer(
 corpus_app = typer.Typer(help="Text to measure on.")
 app.add_typer(corpus_app, name="corpus")
 app.command()(cutoffs)
+app.command()(compare)
+app.command()(train)
 
 Model = Annotated[Optional[str], typer.Argument(help="A preset (see --list) or a config.json.")]
 Whole = Optional[int]

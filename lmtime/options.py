@@ -68,7 +68,7 @@ def _parsed(shape: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in shape.items() if value is not None}
     for name in ("cutoffs", "band_sizes", "tail_widths"):
         if name in given:
-            given[name] = _numbers(name, given[name])
+            given[name] = numbers(name, given[name])
     if "band_sizes" in given:
         if "cutoffs" in given or "vocab_size" in given:
             raise UsageError("--band-sizes already say the cutoffs and the vocabulary: give either")
@@ -76,7 +76,8 @@ def _parsed(shape: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
+def numbers(name: str, text: str) -> tuple[int, ...]:
+    """A list of whole numbers as it is typed; name: the field of the option."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -108,7 +108,12 @@ def accuracy_plan(preset: str) -> Plan:
         small = [_gcn(layer, 256, hidden_size=128) for layer in ("adaptive", "full")]
         return [*small, *(_short_transformer(layer, 256, 192) for layer in ("adaptive", "full"))]
     both = [shape for layer in ("adaptive", "full") for shape in _accuracy_shapes(layer)]
-    return [*both, _gcn("adaptive", 512, hidden_size=256, cutoffs=(5_000, 20_000), div_value=2.0)]
+    fused = [
+        _gcn("fused-adaptive", n, hidden_size=h)
+        for h, n in ((128, 512), (256, 64), (256, 2048), (512, 512), (1024, 256))
+    ]
+    wide = _gcn("adaptive", 512, hidden_size=256, cutoffs=(5_000, 20_000), div_value=2.0)
+    return [*both, *fused, wide]
 
 
 def reference_plan(preset: str) -> Plan:
@@ -127,6 +132,8 @@ def reference_plan(preset: str) -> Plan:
         _gcn("adaptive", 256, hidden_size=192, vocab_size=10_000),
         _gcn("adaptive", 768, hidden_size=384),
         _gcn("adaptive", 128, hidden_size=768),
+        _gcn("fused-adaptive", 112, hidden_size=192),
+        _gcn("fused-adaptive", 896, hidden_size=320),
         _gcn("full", 384, hidden_size=192),
         _gcn("full", 96, hidden_size=384),
         _gcn("full", 1280, hidden_size=320),

@@ -116,6 +116,31 @@ def print_cutoffs(doc: dict) -> None:
     )
 
 
+def print_comparison(doc: dict) -> None:
+    """Layers side by side, with the intervals of what they take of torch's adaptive softmax."""
+    table = _table("", "ms", "of torch's", "of products", "MB", "GFLOP", "kernels", "waits")
+    for row in doc["rows"]:
+        table.add_row(
+            row["layer"],
+            f"{row['latency_ms']:.2f}",
+            f"{row['ratio_to_torch_adaptive']:.2f} "
+            f"({row['ratio_low']:.2f} to {row['ratio_high']:.2f})",
+            f"{row['ratio_to_gemm']:.2f}",
+            f"{row['peak_bytes'] / 1e6:.0f}",
+            f"{row['flops'] / 1e9:.2f}",
+            str(row["kernels"]),
+            str(row["syncs"]),
+        )
+    _output(table)
+    same = [r["layer"] for r in doc["rows"][1:] if not r["difference_shown"]]
+    told = f"No difference from torch's adaptive softmax is shown for {', '.join(same)}. "
+    _output(
+        f"{doc['n_tokens']:,} tokens, hidden size {doc['hidden_size']:,}, {doc['vocab_size']:,} "
+        f"words; forward and backward pass, medians of steps taken in turn. "
+        f"{told if same else ''}Products are the bare matrix products of a layer's shapes."
+    )
+
+
 def _mark(row: dict) -> str:
     """What a row is: the baseline, or the floor that it keeps; * is cheapest, + on the front."""
     if row["rank_floor"] is None:

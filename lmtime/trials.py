@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
-from lmtime import corpora, models, training
+from lmtime import corpora, models
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig
 from lmtime.errors import UsageError
-from lmtime.records import append_jsonl, read_jsonl, results_root
+from lmtime.models import training
+from lmtime.models.training import Budget
+from lmtime.records import append_jsonl, document, read_jsonl, results_root
 from lmtime.timing.conditions import device_folder, load_average, provenance
-from lmtime.training import Budget
 
 NAME = "perplexity"
 Say = Callable[[str], None]
@@ -56,6 +58,25 @@ def trial(
         "document_tokens": documents.n_tokens.tolist(),
         "losses": [round(loss, 4) for loss in losses],
     }
+
+
+def trial_document(
+    model: str, config: ModelConfig, budget: Budget, seed: int, *, command: str, **more: Any
+) -> dict[str, object]:
+    """The JSON document of one trial; more: as `trial` takes it."""
+    load = load_average()
+    row = trial(model, config, budget, seed, **more)
+    conditions = provenance(command, "cpu", corpus=row["corpus"], load_average=load)
+    return document("train", dataclasses.asdict(conditions), [row])
+
+
+def in_words(row: dict[str, object]) -> str:
+    """What a trial found, in one sentence."""
+    return (
+        f"{row['model']} with {title_of(row['config'])}: perplexity {row['perplexity']:.1f} on "
+        f"{row['n_tokens']:,} held-out tokens of {row['corpus']['name']}, after "
+        f"{row['budget']['n_tokens']:,} tokens of training, seed {row['seed']}."
+    )
 
 
 def run_missing(

@@ -22,18 +22,18 @@ LAYERS = (
     {"pareto": "numpy"},
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
-    {"softmax": "torch"},
-    {"models": "torch transformers"},
+    {"softmax": "torch numpy"},
+    {"models": "torch transformers numpy"},
     {"timing": "torch numpy fvcore torchinfo"},
-    {"training": "torch numpy"},
-    {"report": "numpy", "study": "numpy filelock", "trials": "filelock"},
+    {"report": "numpy", "study": "numpy filelock"},
+    {"trials": "filelock", "compare": "numpy filelock"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
     {"charts": "altair", "explorer": "altair", "prose": "IPython"},
     {"widgets": "ipywidgets altair"},
     {"options": "typer", "terminal": "rich", "documents": "typer"},
-    {"cli_cutoffs": "typer", "cli": "typer"},
+    {"cli_cutoffs": "typer", "cli_layers": "typer", "cli": "typer"},
 )
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 OUTSIDE = {part: set(allowed.split()) for row in LAYERS for part, allowed in row.items()}

@@ -1,0 +1,213 @@
+"""Output layers side by side: one run, interleaved, with what each needs beside time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from lmtime import corpora, stats
+from lmtime.config import AdaptiveSoftmaxConfig
+from lmtime.errors import UsageError
+from lmtime.records import append_jsonl, document, read_jsonl, results_root
+from lmtime.softmax.contestants import ADAPTIVE, Contestant, Task, contestants
+from lmtime.timing.clock import clock_for
+from lmtime.timing.conditions import device_folder, load_average, provenance
+from lmtime.timing.counters import count
+from lmtime.timing.memory import peak_bytes
+from lmtime.timing.ownership import Ownership
+from lmtime.timing.timer import time_once
+from lmtime.timing.trace import trace
+
+Say = Callable[[str], None]
+CORPUS, NAME = "movie-reviews", "output_layers"
+SIZES = ("hidden_size", "vocab_size", "n_tokens")
+N_WARM_UP = 2
+N_ROUNDS = (3, 40)
+SLOW_MS = 400.0  # a layer above it is in fewer rounds, beside the reference all the same
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the comparison. variation: another partition; None is `variation_of` the sizes."""
+
+    hidden_size: int = 1024
+    vocab_size: int = 33_278
+    n_tokens: int = 1024
+    cutoffs: tuple[int, ...] = (2_000, 10_000)
+    variation: AdaptiveSoftmaxConfig | None = None
+
+    @property
+    def adaptive(self) -> AdaptiveSoftmaxConfig:
+        """Torch's shape, checked."""
+        return AdaptiveSoftmaxConfig(self.hidden_size, self.vocab_size, self.cutoffs)
+
+
+def variation_of(
+    hidden_size: int, vocab_size: int, cutoffs: Sequence[int]
+) -> AdaptiveSoftmaxConfig:
+    """A deeper partition: two small clusters in front of torch's, of wide words."""
+    first = [c for c in (60, 400) if c < min(cutoffs)]
+    widths = [min(hidden_size, 256)] * len(first)
+    tails = [max(min(hidden_size, 256) // 4**i, 1) for i in range(1, len(cutoffs) + 1)]
+    return AdaptiveSoftmaxConfig(
+        hidden_size, vocab_size, (*first, *cutoffs), tail_widths=(*widths, *tails)
+    )
+
+
+def compare(
+    names: Sequence[str],
+    shape: Shape,
+    *,
+    device: str = "cpu",
+    max_s: float = 30.0,
+    seed: int = 0,
+    say: Say = lambda text: None,
+) -> list[dict[str, object]]:
+    """One row a layer: time of forward and backward pass, ratios with intervals, memory, work.
+
+    The reference is torch's adaptive softmax, measured whether it is named or not. Targets are
+    words of the default corpus in their order, hidden states random normal.
+    """
+    task = _task(shape, device, seed)
+    wanted = contestants([ADAPTIVE, *names], task)
+    samples = _interleaved(wanted, device, max_s, seed, say)
+    rows = []
+    for one in wanted:
+        say(f"{one.name}: memory and work")
+        rows.append(_row(one, samples, device, seed))
+    return rows
+
+
+def _task(shape: Shape, device: str, seed: int) -> Task:
+    if shape.n_tokens < 1:
+        raise UsageError(f"n_tokens={shape.n_tokens} must be a whole number of at least 1")
+    stream = corpora.load(CORPUS, vocab_size=shape.vocab_size).stream()
+    ids = np.resize(stream, shape.n_tokens).astype(np.int64)
+    variation = shape.variation or variation_of(shape.hidden_size, shape.vocab_size, shape.cutoffs)
+    return Task.of(ids, shape.adaptive, variation, device=device, seed=seed)
+
+
+def compared_document(
+    names: Sequence[str], shape: Shape, device: str, *, max_s: float, command: str, say: Say
+) -> dict[str, object]:
+    """The JSON document of a comparison."""
+    load = load_average()
+    rows = compare(names, shape, device=device, max_s=max_s, say=say)
+    conditions = asdict(provenance(command, device, load_average=load))
+    sizes = {name: getattr(shape, name) for name in SIZES}
+    return document("compare", conditions, rows, cutoffs=list(shape.cutoffs), **sizes)
+
+
+def run_missing(
+    shapes: Sequence[Shape],
+    names: Sequence[str],
+    *,
+    device: str,
+    command: str,
+    max_s: float = 30.0,
+    say: Say = lambda text: None,
+) -> Path:
+    """Compare at every shape that has no rows yet; the file of rows, `NAME`.jsonl of the device."""
+    folder = results_root() / device_folder(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{NAME}.jsonl"
+    with FileLock(folder / ".lock"):
+        for i, shape in enumerate(shapes, 1):
+            sizes = {name: getattr(shape, name) for name in SIZES}
+            title = f"{NAME} {i}/{len(shapes)}: hidden {shape.hidden_size}, {shape.n_tokens} tokens"
+            if any(sizes.items() <= row.items() for row in read_jsonl(path)):
+                say(f"{title}: already compared")
+                continue
+            say(title)
+            load = load_average()
+            rows = compare(names, shape, device=device, max_s=max_s, say=say)
+            conditions = provenance(command, device, load_average=load)
+            append_jsonl(folder / "provenance.jsonl", [asdict(conditions)])
+            more = {"run_id": conditions.run_id, "device_name": conditions.device_name}
+            more |= {"device": device, "n_threads": conditions.n_threads}
+            append_jsonl(path, [{**more, **sizes, **row} for row in rows])
+    return path
+
+
+Samples = dict[str, dict[int, float]]  # {layer: {round: ms}}
+
+
+def _interleaved(
+    wanted: Sequence[Contestant], device: str, max_s: float, seed: int, say: Say
+) -> Samples:
+    """Every layer and its products once a round, in a new order each; slow ones in some rounds."""
+    clock, rng = clock_for(device), np.random.default_rng(seed)
+    steps = {one.name: one.step for one in wanted}
+    steps |= {_products_of(one): one.plain for one in wanted}
+    once = {}
+    for name, step in steps.items():
+        say(f"{name}: warming up")
+        once[name] = min(time_once(step, clock) for _ in range(N_WARM_UP))
+    slow = [name for name, ms in once.items() if ms > SLOW_MS]
+    every = _rounds_between(once, slow, max_s)
+    found: Samples = {name: {} for name in steps}
+    start = time.monotonic()
+    for i in range(N_ROUNDS[1]):
+        turn = [name for name in steps if name not in slow or i % every == 0]
+        for j in rng.permutation(len(turn)):
+            found[turn[j]][i] = time_once(steps[turn[j]], clock)
+        say(f"round {i + 1}")
+        enough = all(len(ms) >= N_ROUNDS[0] for ms in found.values())
+        if enough and time.monotonic() - start > max_s:
+            break
+    return found
+
+
+def _rounds_between(once: dict[str, float], slow: Sequence[str], max_s: float) -> int:
+    """Slow layers take half of the time: every so many rounds."""
+    slow_ms = sum(once[name] for name in slow)
+    quick_ms = sum(once.values()) - slow_ms
+    n_slow = max(N_ROUNDS[0], 500 * max_s / slow_ms) if slow_ms else N_ROUNDS[1]
+    n_quick = min(N_ROUNDS[1], max(N_ROUNDS[0], 500 * max_s / max(quick_ms, 1e-9)))
+    return max(int(n_quick // n_slow), 1)
+
+
+def _products_of(one: Contestant) -> str:
+    return f"products of {one.name}"
+
+
+def _row(one: Contestant, samples: Samples, device: str, seed: int) -> dict[str, object]:
+    rng = np.random.default_rng(seed)
+    own = samples[one.name]
+    summary = stats.summarise(np.array(list(own.values())), rng)
+    to_torch = _ratio(own, samples[ADAPTIVE], rng)
+    to_products = _ratio(own, samples[_products_of(one)], rng)
+    ownership = Ownership(one.layer, {}, None)
+    waits = int(one.hidden_waits) if device == "cpu" else 0
+    traced = trace(one.step, ownership, device=device).rows()
+    return {
+        "layer": one.name,
+        "exact": one.same_as == ADAPTIVE,
+        "same_as": one.same_as,
+        "latency_ms": summary.median,
+        "latency_ms_low": summary.low,
+        "latency_ms_high": summary.high,
+        "n": summary.n,
+        "ratio_to_torch_adaptive": to_torch.ratio,
+        "ratio_low": to_torch.low,
+        "ratio_high": to_torch.high,
+        "difference_shown": summary.n >= stats.MIN_PAIRS and not to_torch.low <= 1 <= to_torch.high,
+        "ratio_to_gemm": to_products.ratio,
+        "ratio_to_gemm_low": to_products.low,
+        "ratio_to_gemm_high": to_products.high,
+        "peak_bytes": peak_bytes(one.step, device),
+        "flops": count(one.step, ownership).total.flops,
+        "kernels": sum(row["kernels"] for row in traced),
+        "syncs": sum(row["syncs"] for row in traced) + waits,
+    }
+
+
+def _ratio(a: dict[int, float], b: dict[int, float], rng: np.random.Generator) -> stats.Ratio:
+    """Of the samples of the rounds that both have."""
+    both = sorted(a.keys() & b.keys())
+    return stats.paired_ratio(np.array([a[i] for i in both]), np.array([b[i] for i in both]), rng)
