@@ -185,7 +185,7 @@ def test_div_value_is_a_float_whatever_was_given():
 def test_unknown_names_show_the_choices():
     with pytest.raises(UsageError, match=r"^unknown model 'gnc': choose one of gcn, gcn-1024, tr"):
         configure("gnc")
-    with pytest.raises(UsageError, match=r"output layer 'fulll': choose one of adaptive, full$"):
+    with pytest.raises(UsageError, match=r"output layer 'fulll': choose one of adaptive, fused-a"):
         configure("gcn", output_layer="fulll")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lmtime.cost import operators as op
+from lmtime.cost.layers import OUTPUT_LAYER_COSTS, output_layer_weights
 from lmtime.cost.operators import Conv, traffic
 from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
-from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows
-from lmtime.cost.output_layers import weights as output_layer_weights
+from lmtime.cost.output_layers import Rows
 
 OPTIMIZER = "optimizer"
 

@@ -64,6 +64,11 @@ def matmul(rows: float, inner: float, columns: float, value_bytes: float) -> Cos
     return Cost(2 * rows * inner * columns, values * value_bytes, "product", shape)
 
 
+def adding(product: Cost, values: float, value_bytes: float) -> Cost:
+    """The same product added to values that are there: they are read as well."""
+    return replace(product, bytes=product.bytes + values * value_bytes)
+
+
 def linear(rows: float, d_in: float, d_out: float, value_bytes: float) -> list[Cost]:
     """Forward of a linear layer with bias."""
     product = matmul(rows, d_in, d_out, value_bytes)

@@ -30,7 +30,7 @@ def full(
     """One matrix product; log-softmax, gather and mean are the loss."""
     n, d, v, b = n_tokens, shape.final_hidden_size, shape.vocab_size, value_bytes
     return {
-        (OUTPUT_LAYER, "forward"): [*_rows(n, d, b, in_rows), matmul(n, d, v, b)],
+        (OUTPUT_LAYER, "forward"): [*copied_rows(n, d, b, in_rows), matmul(n, d, v, b)],
         (LOSS, "forward"): [
             traffic(2 * n * v, b, kind="log_softmax"),
             traffic(2 * n + 1, b, ids=n),  # gather the targets; their total weight
@@ -83,7 +83,7 @@ def adaptive_head(
     tied = getattr(shape, "ties_words", False)
     head, head_backward = (_tied_head, _tied_head_backward) if tied else (_head, _head_backward)
     begin = [
-        *_rows(n, d, b, in_rows),
+        *copied_rows(n, d, b, in_rows),
         traffic(0, b, ids=n, masks=n),  # which targets are ignored
         traffic(0, b, ids=2 * n, masks=n),  # they stand in as word 0
         traffic(n, b),  # zeroed result
@@ -105,14 +105,14 @@ def adaptive_head(
     return begin, end, backward
 
 
-OUTPUT_LAYER_COSTS = {"full": full, "adaptive": adaptive}
+def full_weights(shape: Any) -> list[Any]:
+    """Size of the one matrix."""
+    return [shape.final_hidden_size * shape.vocab_size]
 
 
-def weights(shape: Any) -> list[Any]:
-    """Size of each tensor of weights that is the output layer's own."""
+def adaptive_weights(shape: Any) -> list[Any]:
+    """Size of each tensor of weights that is the layer's own."""
     d = shape.final_hidden_size
-    if shape.output_layer == "full":
-        return [d * shape.vocab_size]
     _, *tails = bands(shape)
     projections = [d * width for _, width in tails]
     if getattr(shape, "ties_words", False):
@@ -134,7 +134,8 @@ def floor_divide(a: Any, b: Any) -> Any:
     return (a - a % b) / b
 
 
-def _rows(n: float, d: float, b: float, in_rows: bool) -> list[Cost]:
+def copied_rows(n: float, d: float, b: float, in_rows: bool) -> list[Cost]:
+    """Hidden states that lie otherwise are copied into rows."""
     return [] if in_rows else [traffic(2 * n * d, b)]
 
 

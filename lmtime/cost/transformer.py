@@ -7,10 +7,10 @@ from typing import Any
 
 from lmtime.cost import operators as op
 from lmtime.cost.gcn import OPTIMIZER
+from lmtime.cost.layers import OUTPUT_LAYER_COSTS, output_layer_weights
 from lmtime.cost.operators import Cost, traffic
 from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
-from lmtime.cost.output_layers import OUTPUT_LAYER_COSTS, Rows, bands
-from lmtime.cost.output_layers import weights as output_layer_weights
+from lmtime.cost.output_layers import Rows, bands
 
 
 def transformer(

@@ -51,6 +51,13 @@ def _index_put_bytes(args: tuple, out: object) -> int:
     return size(*args[1]) + (2 + accumulates) * size(args[2])
 
 
+def _scatter_bytes(args: tuple, out: object) -> int:
+    """The values, of which a number is none, are read and written into their places."""
+    ids, values = args[2], args[3]
+    read = size(values) if isinstance(values, Tensor) else 0
+    return size(ids) + ids.numel() * args[0].element_size() + read
+
+
 # Operators that read or write only some rows of an operand: (arguments, result) -> bytes.
 BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten.embedding: lambda args, out: size(args[1]) + 2 * size(out),
@@ -67,6 +74,7 @@ BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten._index_put_impl_: _index_put_bytes,
     aten.index_copy_: lambda args, out: size(args[2]) + 2 * size(args[3]),
     aten.index_fill_: lambda args, out: size(args[2]) + args[2].numel() * args[0].element_size(),
+    aten.scatter_: _scatter_bytes,
     aten.nll_loss_forward: lambda args, out: size(args[1]) + 2 * size(out[0]) + size(out[1]),
     aten.nll_loss_backward: lambda args, out: size(args[0], args[2], args[6], out),
     aten.convolution_backward: _conv_backward_bytes,
@@ -95,9 +103,15 @@ def bytes_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict, out: object
         return BYTES[packet](args, out)
     if is_view(func):
         return 0
-    read = size(*_once(tree_leaves((args, kwargs))))
+    read = size(*_once(tree_leaves((args, _inputs(func, kwargs)))))
     written = size(*tree_leaves(out)) or size(*tree_leaves(list(_written(func, args, kwargs))))
     return read + written
+
+
+def _inputs(func: torch._ops.OpOverload, kwargs: dict) -> list[object]:
+    """What is given by name and not only written, as `out` is."""
+    results = {argument.name for argument in func._schema.arguments if argument.is_out}
+    return [value for name, value in kwargs.items() if name not in results]
 
 
 def _once(values: list) -> list:

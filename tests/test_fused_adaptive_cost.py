@@ -1,0 +1,84 @@
+"""The analytic model of the fused adaptive softmax against what torch executes."""
+
+import pytest
+import torch
+
+from lmtime.config import GCNConfig, TransformerConfig
+from lmtime.cost.predict import costs, parameters
+from lmtime.models import build
+from lmtime.timing import Ownership
+from lmtime.timing.counters import count
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYER = dict(output_layer="fused-adaptive")
+SMALL = dict(vocab_size=503, cutoffs=(50, 200), batch_size=3, seq_len=17, **LAYER)
+NARROW = dict(hidden_size=32, final_hidden_size=32, n_layers=1, **SMALL)
+BLOCK = dict(hidden_size=32, ffn_size=64, n_heads=4, n_layers=1)
+CONFIGS = {
+    "torch's shape": GCNConfig(**NARROW),
+    "awkward sizes, widens": GCNConfig(
+        **NARROW | dict(hidden_size=24, final_hidden_size=61, div_value=1.7)
+    ),
+    "four clusters": GCNConfig(**NARROW | dict(cutoffs=(20, 60, 150, 301), div_value=2.0)),
+    "free widths, one without a projection": GCNConfig(**NARROW, tail_widths=(32, 5)),
+    "a tail wider than the hidden state": GCNConfig(**NARROW, tail_widths=(40, 1)),
+    "a head of low rank": GCNConfig(**NARROW, head_rank=11),
+    "one projection for all": GCNConfig(**NARROW, shared_rank=19),
+    "all of them": GCNConfig(**NARROW, tail_widths=(19, 7), head_rank=11, shared_rank=19),
+    "more scores than a CPU takes at once": GCNConfig(
+        **NARROW | dict(vocab_size=40_000, cutoffs=(20_000, 30_000))
+    ),
+    "tied": TransformerConfig(**BLOCK, **SMALL),
+    "tied, tails wider than the hidden state": TransformerConfig(
+        **BLOCK, **SMALL | dict(div_value=0.5, cutoffs=(50, 200, 300))
+    ),
+}  # fmt: skip
+every_case = pytest.mark.parametrize("name", CONFIGS)
+
+
+def step(config):
+    """A model, its forward and backward pass, and the targets of each tail, all of them hit."""
+    torch.manual_seed(1)
+    model = build(config)
+    starts, n_tails = (0, *config.cutoffs), len(config.cutoffs)
+    hits = [config.n_tokens // (n_tails + 1 + i) for i in range(1, n_tails + 1)]
+    bands = [0] * (config.n_tokens - sum(hits))
+    bands += [i for i, n_hits in enumerate(hits, 1) for _ in range(n_hits)]
+    words = torch.tensor([starts[i] + j % 7 for j, i in enumerate(bands)])
+    words = words[torch.randperm(len(words))].view(config.batch_size, -1)
+    return model, lambda: model(words, words).backward(), hits
+
+
+@every_case
+def test_predicted_flops_and_bytes_are_the_executed_ones(name):
+    config = CONFIGS[name]
+    model, run, hits = step(config)
+    counts = count(run, Ownership(model, model.owners))
+    assert not counts.uncounted
+    predicted = costs(config, hits, ("forward", "backward"))
+    assert {p: sum(c).flops for p, c in predicted.items()} == {
+        p: c.flops for p, c in counts.by_owner.items()
+    }
+    assert {p: sum(c).bytes for p, c in predicted.items()} == {
+        p: c.bytes for p, c in counts.by_owner.items()
+    }
+
+
+@every_case
+def test_parameters_are_the_models(name):
+    model = build(CONFIGS[name])
+    ownership, found = Ownership(model, model.owners), {}
+    for parameter in model.parameters():
+        owner = ownership.owner_of_parameter(parameter)
+        found[owner] = found.get(owner, 0) + parameter.numel()
+    assert parameters(CONFIGS[name]) == found
+
+
+def test_launches_are_the_executed_ones_and_the_host_waits_once():
+    config = CONFIGS["all of them"]
+    model, run, hits = step(config)
+    counts = count(run, Ownership(model, model.owners))
+    predicted = costs(config, hits, ("forward", "backward")).values()
+    assert sum(op.launches for ops in predicted for op in ops) == sum(counts.by_operator.values())
+    assert sum(op.syncs for ops in predicted for op in ops) == 1
