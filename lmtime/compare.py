@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -13,6 +14,7 @@ from filelock import FileLock
 from lmtime import corpora, stats
 from lmtime.config import AdaptiveSoftmaxConfig
 from lmtime.errors import UsageError
+from lmtime.plans import PARTITIONS, Sizes
 from lmtime.records import append_jsonl, document, read_jsonl, results_root
 from lmtime.softmax.contestants import ADAPTIVE, Contestant, Task, contestants
 from lmtime.timing.clock import clock_for
@@ -33,13 +35,13 @@ SLOW_MS = 400.0  # a layer above it is in fewer rounds, beside the reference all
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the comparison. variation: another partition; None is `variation_of` the sizes."""
+    """Sizes of the comparison, and the partitions beside torch's, by name."""
 
     hidden_size: int = 1024
     vocab_size: int = 33_278
     n_tokens: int = 1024
     cutoffs: tuple[int, ...] = (2_000, 10_000)
-    variation: AdaptiveSoftmaxConfig | None = None
+    variations: Mapping[str, AdaptiveSoftmaxConfig] = field(default_factory=dict)
 
     @property
     def adaptive(self) -> AdaptiveSoftmaxConfig:
@@ -47,16 +49,39 @@ class Shape:
         return AdaptiveSoftmaxConfig(self.hidden_size, self.vocab_size, self.cutoffs)
 
 
-def variation_of(
-    hidden_size: int, vocab_size: int, cutoffs: Sequence[int]
-) -> AdaptiveSoftmaxConfig:
+def variation_of(torchs: AdaptiveSoftmaxConfig) -> AdaptiveSoftmaxConfig:
     """A deeper partition: two small clusters in front of torch's, of wide words."""
-    first = [c for c in (60, 400) if c < min(cutoffs)]
-    widths = [min(hidden_size, 256)] * len(first)
-    tails = [max(min(hidden_size, 256) // 4**i, 1) for i in range(1, len(cutoffs) + 1)]
-    return AdaptiveSoftmaxConfig(
-        hidden_size, vocab_size, (*first, *cutoffs), tail_widths=(*widths, *tails)
+    widest = min(torchs.hidden_size, 256)
+    first = [c for c in (60, 400) if c < min(torchs.cutoffs)]
+    tails = [max(widest // 4**i, 1) for i in range(1, len(torchs.cutoffs) + 1)]
+    return replace(
+        torchs,
+        cutoffs=(*first, *torchs.cutoffs),
+        tail_widths=(*[widest] * len(first), *tails),
     )
+
+
+def shapes_of(sizes: Sizes) -> list[tuple[Shape, tuple[str, ...]]]:
+    """Shapes of a plan with its partitions; ranks and widths are those that the hidden size has."""
+    found = []
+    for hidden_size, n_tokens, names in sizes:
+        variations = {}
+        for name in names:
+            if name in PARTITIONS:
+                variations[name] = _fitted(PARTITIONS[name], hidden_size)
+        found.append((Shape(hidden_size, n_tokens=n_tokens, variations=variations), names))
+    return found
+
+
+def _fitted(options: dict[str, Any], hidden_size: int) -> AdaptiveSoftmaxConfig:
+    """A partition behind another hidden size: nothing is wider than it, no rank is more."""
+    given = dict(options)
+    for rank in ("head_rank", "shared_rank"):
+        if given.get(rank, 0) >= hidden_size:
+            del given[rank]
+    if "tail_widths" in given:
+        given["tail_widths"] = tuple(min(w, hidden_size) for w in given["tail_widths"])
+    return AdaptiveSoftmaxConfig(hidden_size, Shape.vocab_size, **given)
 
 
 def compare(
@@ -88,8 +113,8 @@ def _task(shape: Shape, device: str, seed: int) -> Task:
         raise UsageError(f"n_tokens={shape.n_tokens} must be a whole number of at least 1")
     stream = corpora.load(CORPUS, vocab_size=shape.vocab_size).stream()
     ids = np.resize(stream, shape.n_tokens).astype(np.int64)
-    variation = shape.variation or variation_of(shape.hidden_size, shape.vocab_size, shape.cutoffs)
-    return Task.of(ids, shape.adaptive, variation, device=device, seed=seed)
+    variations = {"variation": variation_of(shape.adaptive), **shape.variations}
+    return Task.of(ids, shape.adaptive, variations, device=device, seed=seed)
 
 
 def compared_document(
@@ -104,8 +129,7 @@ def compared_document(
 
 
 def run_missing(
-    shapes: Sequence[Shape],
-    names: Sequence[str],
+    shapes: Sequence[tuple[Shape, tuple[str, ...]]],
     *,
     device: str,
     command: str,
@@ -117,10 +141,11 @@ def run_missing(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.jsonl"
     with FileLock(folder / ".lock"):
-        for i, shape in enumerate(shapes, 1):
+        for i, (shape, names) in enumerate(shapes, 1):
             sizes = {name: getattr(shape, name) for name in SIZES}
             title = f"{NAME} {i}/{len(shapes)}: hidden {shape.hidden_size}, {shape.n_tokens} tokens"
-            if any(sizes.items() <= row.items() for row in read_jsonl(path)):
+            known = {r["layer"] for r in read_jsonl(path) if sizes.items() <= r.items()}
+            if known.issuperset(names):
                 say(f"{title}: already compared")
                 continue
             say(title)

@@ -155,6 +155,71 @@ def _accuracy_shapes(layer: str) -> Plan:
     ]
 
 
+# Partitions of 33,278 words behind a hidden state of 1,024: cutoffs, and what leaves torch's shape.
+PARTITIONS: dict[str, dict[str, object]] = {
+    "two tails": {"cutoffs": (2_000, 10_000)},  # torch's shape, and the one compared with
+    "two tails, low-rank head": {"cutoffs": (2_000, 10_000), "head_rank": 256},
+    "three tails": {"cutoffs": (200, 2_000, 10_000), "tail_widths": (256, 64, 16)},
+    "four tails": {"cutoffs": (60, 400, 2_000, 10_000), "tail_widths": (256, 256, 64, 16)},
+    "four tails, shared projection": {
+        "cutoffs": (60, 400, 2_000, 10_000),
+        "tail_widths": (256, 256, 64, 16),
+        "shared_rank": 256,
+    },
+}
+BASELINE = "two tails"
+Trials = list[tuple[str, ModelConfig, int]]  # model, configuration, seed
+
+
+def trials_plan(preset: str) -> tuple[dict[str, int], Trials]:
+    """Fields of the budget, and what is trained on it; three seeds of those that matter."""
+    check(preset)
+    if preset == "smoke":
+        small = {"hidden_size": 32, "batch_size": 4, "seq_len": 16, "vocab_size": 2_000}
+        config = configure("gcn", output_layer="fused-adaptive", **small, cutoffs=(200, 800))
+        return {"n_tokens": 2_000, "held_out_tokens": 2_000}, [("gcn", config, 0)]
+    names = {name: (0,) for name in PARTITIONS}
+    if preset == "paper":
+        names |= dict.fromkeys(("two tails", "four tails", "four tails, shared projection"), SEEDS)
+    trained = [("gcn", partitioned(name), seed) for name, seeds in names.items() for seed in seeds]
+    return {"n_tokens": 600_000}, sorted(trained, key=lambda t: t[2])
+
+
+SEEDS = (0, 1, 2)
+
+
+def partitioned(name: str) -> ModelConfig:
+    """The network with one of the partitions behind a final hidden state of 1,024."""
+    options = PARTITIONS[name]
+    return configure("gcn", final_hidden_size=1024, output_layer="fused-adaptive", **options)
+
+
+Sizes = list[tuple[int, int, tuple[str, ...]]]  # hidden size, tokens, layers beside torch's
+SAME = ("fused-adaptive", "fused-adaptive-planned")
+OTHER = ("four tails", "four tails, shared projection")
+WHOLE = ("torch-full", "chunked", "torch-chunks-256")
+
+
+def comparison_plan(preset: str) -> Sizes:
+    """Shapes at which output layers are timed side by side."""
+    check(preset)
+    if preset == "smoke":
+        return [(64, 16, ("fused-adaptive", "variation"))]
+    if preset == "quick":
+        return [(256, n, SAME) for n in (64, 1024)]
+    tokens = [(d, n, SAME + OTHER[:1]) for d in (512, 1024) for n in (16, 64, 256, 4096, 16_384)]
+    widths = [(d, 64, SAME) for d in (128, 256, 2048, 4096)]
+    grown = [(d, 1024, SAME + OTHER) for d in (128, 256, 2048, 4096)]
+    return [
+        (1024, 1024, SAME + tuple(PARTITIONS)[1:] + ("classes", "sampled")),
+        (512, 1024, SAME + OTHER),
+        *tokens,
+        *widths,
+        *grown,
+        *((d, 1024, WHOLE) for d in (512, 1024)),
+    ]
+
+
 def _gcn(layer: str, n_tokens: int, **sizes: object) -> tuple[str, ModelConfig]:
     if layer == "adaptive" and sizes.get("vocab_size") == 10_000:
         sizes["cutoffs"] = (1_000, 4_000)

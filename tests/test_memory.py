@@ -33,7 +33,9 @@ CONFIGS = {
         batch_size=2, seq_len=128,
     ),
     "gcn": GCNConfig(hidden_size=64, final_hidden_size=64, embedding_size=64, **CLUSTERS),
+    "gcn, fused": GCNConfig(output_layer="fused-adaptive", final_hidden_size=96, **CLUSTERS),
     "gcn, full": GCNConfig(output_layer="full", **CLUSTERS),
+    "gcn, chunked": GCNConfig(output_layer="chunked", **CLUSTERS),
     "transformer": TransformerConfig(**TRANSFORMER),
     "transformer, full": TransformerConfig(**TRANSFORMER, output_layer="full"),
 }  # fmt: skip

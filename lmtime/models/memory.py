@@ -10,6 +10,7 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -154,6 +155,7 @@ class _Storages(TorchDispatchMode):
         self._seen: set[int] = set()
         self._cluster_sizes = cluster_sizes
         self._masks: dict[int, tuple[Tensor, int]] = {}
+        self._ends: list[int] = []
 
     def hold(self, model: nn.Module) -> None:
         """Count what the model has already."""
@@ -163,7 +165,11 @@ class _Storages(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
-            return True if args[0].dtype == torch.bool else 1
+            if args[0].dtype == torch.bool:
+                return True
+            return self._ends.pop(0) if self._ends else 1
+        if packet is aten.searchsorted:  # where clusters end among sorted targets; none is ignored
+            self._ends = [0, *accumulate(self._cluster_sizes), 0, 0]
         if packet is aten.nonzero:
             out = torch.stack(self._positions(args[0]), 1)
         else:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -47,14 +47,14 @@ class Task:
     hidden: Tensor
     targets: Tensor
     config: AdaptiveSoftmaxConfig  # torch's shape
-    variation: AdaptiveSoftmaxConfig  # another partition
+    variations: Mapping[str, AdaptiveSoftmaxConfig]  # other partitions by name
 
     @classmethod
     def of(
         cls,
         ids: np.ndarray,
         config: AdaptiveSoftmaxConfig,
-        variation: AdaptiveSoftmaxConfig,
+        variations: Mapping[str, AdaptiveSoftmaxConfig],
         *,
         device: str,
         seed: int,
@@ -62,15 +62,16 @@ class Task:
         """Hidden states that are random normal, in front of targets (n_tokens,) int64."""
         generator = torch.Generator().manual_seed(seed)
         hidden = torch.randn(len(ids), config.hidden_size, generator=generator).to(device)
-        return cls(hidden.requires_grad_(), torch.from_numpy(ids).to(device), config, variation)
+        return cls(hidden.requires_grad_(), torch.from_numpy(ids).to(device), config, variations)
 
 
 def contestants(names: Sequence[str], task: Task) -> list[Contestant]:
     """Those of the names, each with weights of its own on the device of the hidden states."""
+    builders = BUILDERS | dict.fromkeys(task.variations, _variation)
     for name in names:
-        if name not in BUILDERS:
-            raise unknown("layer", name, list(BUILDERS))
-    return [BUILDERS[name](name, task) for name in dict.fromkeys(names)]
+        if name not in builders:
+            raise unknown("layer", name, list(builders))
+    return [builders[name](name, task) for name in dict.fromkeys(names)]
 
 
 def _step(layer: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
@@ -98,20 +99,20 @@ def _fused(name: str, task: Task, *, planned: bool = False) -> Contestant:
     return Contestant(name, layer, step, ADAPTIVE, products, hidden_waits=not planned)
 
 
-def _variation(name: str, task: Task, **fields: object) -> Contestant:
-    config = task.variation
-    if fields:
-        c = task.config
-        config = AdaptiveSoftmaxConfig(
-            c.hidden_size, c.vocab_size, c.cutoffs, c.div_value, **fields
-        )
-    layer = AdaptiveSoftmax(config).to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
-    return Contestant(name, layer, step, name, _adaptive_products(config, task), hidden_waits=1)
+def _variation(name: str, task: Task) -> Contestant:
+    return _of_shape(name, task, task.variations[name])
 
 
 def _low_rank(name: str, task: Task) -> Contestant:
-    return _variation(name, task, head_rank=max(task.config.hidden_size // 4, 1))
+    rank = max(task.config.hidden_size // 4, 1)
+    return _of_shape(name, task, replace(task.config, head_rank=rank))
+
+
+def _of_shape(name: str, task: Task, config: AdaptiveSoftmaxConfig) -> Contestant:
+    layer = AdaptiveSoftmax(config).to(task.hidden.device)
+    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
+    products = _adaptive_products(config, task)
+    return Contestant(name, layer, step, name, products, hidden_waits=1)
 
 
 def _full(name: str, task: Task) -> Contestant:
@@ -168,7 +169,6 @@ BUILDERS: dict[str, Callable[[str, Task], Contestant]] = {
     ADAPTIVE: _torch_adaptive,
     "fused-adaptive": _fused,
     "fused-adaptive-planned": partial(_fused, planned=True),
-    "variation": _variation,
     "low-rank-head": _low_rank,
     "classes": _classes,
     FULL: _full,
