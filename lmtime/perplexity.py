@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtime.records import project_root, read_jsonl, results_root
 from lmtime.stats import COVERAGE, N_RESAMPLES
 
 Row = dict[str, object]
@@ -22,7 +21,7 @@ Row = dict[str, object]
 class Change:
     """Relative change of perplexity, 0.01 is 1 % worse, with its 95 % interval.
 
-    shown: whether the interval leaves out 0. n_seeds: of the layer that has fewer.
+    n_seeds: of the layer that has fewer.
     """
 
     change: float
@@ -32,14 +31,8 @@ class Change:
 
     @property
     def shown(self) -> bool:
+        """Whether a change was shown at all."""
         return not self.low <= 0 <= self.high
-
-
-def trials() -> list[tuple[str, list[Row]]]:
-    """("this machine", rows) and the reference sets, of those that there are."""
-    bases = {"this machine": results_root(), "reference": project_root() / "data" / "results"}
-    paths = [(whose, p) for whose, b in bases.items() for p in sorted(b.glob("*/perplexity.jsonl"))]
-    return [(whose, read_jsonl(path)) for whose, path in paths]
 
 
 def of_layer(rows: Sequence[Row], **fields: object) -> list[Row]:

@@ -297,3 +297,8 @@ def studies(name: str) -> list[tuple[str, Study]]:
         for label, base in bases.items()
         for path in sorted(base.glob(f"*/{name}.jsonl"))
     ]
+
+
+def row_sets(name: str) -> list[tuple[str, list[dict]]]:
+    """(whose, rows) of the files of this name, of this machine first: rows that are no Records."""
+    return [(whose, read_jsonl(study.path)) for whose, study in studies(name)]

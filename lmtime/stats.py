@@ -245,6 +245,29 @@ def paired_ratio(
     return Ratio(float(np.median(ratios)), *_median_interval(ratios, rng, n_resamples))
 
 
+def exponent(
+    sizes: np.ndarray,
+    medians: np.ndarray,
+    intervals: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    n_resamples: int = N_RESAMPLES,
+) -> Ratio:
+    """Power of a size that medians grow with: the slope of a line through their logarithms.
+
+    sizes, medians: (n,); intervals: (n, 2), each taken for that of a normal error of the logarithm.
+    """
+    x, y = np.log(_checked(sizes, 1)), np.log(_checked(medians, 1))
+    if len(x) < 2 or len(x) != len(y):
+        raise ValueError(f"{len(x)} sizes and {len(y)} medians make no line")
+    low, high = np.log(_checked(intervals, 2)).T
+    errors = (high - low) / (2 * 1.96)
+    weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    drawn = (y + errors * rng.standard_normal((n_resamples, len(y)))) @ weights
+    ends = _interval(drawn)
+    return Ratio(float(y @ weights), float(ends[0]), float(ends[1]))
+
+
 def _deviation(values: np.ndarray) -> float:
     """Median absolute deviation from the median."""
     return float(np.median(np.abs(values - np.median(values))))

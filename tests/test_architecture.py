@@ -30,7 +30,8 @@ LAYERS = (
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
-    {"charts": "altair", "explorer": "altair", "prose": "IPython"},
+    {"perplexity": "numpy"},
+    {"charts": "altair", "layer_charts": "altair", "explorer": "altair", "prose": "IPython"},
     {"widgets": "ipywidgets altair"},
     {"options": "typer", "terminal": "rich", "documents": "typer"},
     {"cli_cutoffs": "typer", "cli_layers": "typer", "cli": "typer"},

@@ -7,9 +7,11 @@ import pytest
 from test_accuracy import TABLES
 
 from lmtime.calibration import Calibration
+from lmtime.config import configure
 from lmtime.cost import in_step
 from lmtime.cost import operators as op
 from lmtime.cost.calibrated import time_ms
+from lmtime.cost.predict import costs, predict
 from lmtime.errors import UsageError
 
 TRUE = {
@@ -98,3 +100,14 @@ def test_a_file_keeps_the_coefficients_and_refuses_what_is_none():
     for value in (-1.0, float("nan"), True, "fast"):
         with pytest.raises(UsageError, match="in_step conv"):
             dataclasses.replace(TABLES, in_step={"conv": value})
+
+
+def test_a_prediction_by_such_a_calibration_is_what_its_steps_say():
+    config = configure("gcn")
+    rows = predict("gcn", config, KNOWN)
+    operators = costs(config)
+    for row in rows[:-1]:
+        assert row.latency_ms == pytest.approx(time_ms(operators[row.owner, row.phase], KNOWN))
+        assert row.latency_ms_low <= row.latency_ms <= row.latency_ms_high
+    roofline = predict("gcn", config, TABLES)
+    assert rows[-1].latency_ms != pytest.approx(roofline[-1].latency_ms, rel=0.01)

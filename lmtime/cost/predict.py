@@ -9,6 +9,7 @@ from typing import Any
 
 from lmtime.calibration import Calibration
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig
+from lmtime.cost.calibrated import time_ms
 from lmtime.cost.gcn import OPTIMIZER, gcn
 from lmtime.cost.gcn import weights as gcn_weights
 from lmtime.cost.huggingface import huggingface
@@ -125,7 +126,8 @@ class Expected:
     """Time of one part in ms.
 
     low: the roofline at best, with no launch and no wait. middle: the middle of the roofline, with
-    the time that the device waits for the host. high: nothing overlaps.
+    the time that the device waits for the host; by a calibration that ended with steps, what they
+    say. high: nothing overlaps.
     """
 
     low: float
@@ -143,10 +145,21 @@ def expected_ms(
         part: sum(op.launches * host.launch_s + op.syncs * host.sync_s for op in ops)
         for part, ops in operators.items()
     }
-    return {
+    roofline = {
         part: Expected(band.low, 1e3 * seconds[part], band.high + 1e3 * fixed[part])
         for part, band in found.items()
     }
+    if isinstance(device, Gpu) or not device.in_step:
+        return roofline
+    return {part: _in_step(roofline[part], ops, device, dtype) for part, ops in operators.items()}
+
+
+def _in_step(
+    roofline: Expected, operators: Sequence[Cost], device: Calibration, dtype: str
+) -> Expected:
+    """As steps that were measured say; the roofline's ends make room for it."""
+    ms = time_ms(operators, device, find_precision(dtype).rate)
+    return Expected(min(roofline.low, ms), ms, max(roofline.high, ms))
 
 
 def waiting(operators: Rows, device: Gpu | Calibration, dtype: str) -> dict[str, float]:
