@@ -15,7 +15,7 @@ from lmtime.models.memory import step_bytes
 
 CLUSTERS = dict(vocab_size=5_003, cutoffs=(500, 2_000), batch_size=4, seq_len=64)
 SMALL = dict(hidden_size=64, ffn_size=128, n_heads=4, n_layers=3, **CLUSTERS)
-FULL = dict(output_layer="full")
+FULL, FUSED, CHUNKED = (dict(output_layer=n) for n in ("full", "fused-adaptive", "chunked"))
 CONFIGS = {
     "gcn": GCNConfig(),
     "gcn, full": GCNConfig(**FULL),
@@ -33,6 +33,21 @@ CONFIGS = {
     "transformer, activations lead": TransformerConfig(batch_size=32),
     "transformer, layers lead": TransformerConfig(vocab_size=2_000, cutoffs=(200, 900), n_layers=4),
     "transformer, three tails": TransformerConfig(cutoffs=(500, 5_000, 50_000), batch_size=16),
+    "gcn, fused": GCNConfig(**FUSED),
+    "gcn, fused, activations lead": GCNConfig(batch_size=64, **FUSED),
+    "gcn, fused, widens": GCNConfig(final_hidden_size=1024, batch_size=32, **FUSED),
+    "gcn, fused, free": GCNConfig(tail_widths=(128, 40), head_rank=100, shared_rank=128,
+                                  batch_size=32, **FUSED),
+    "gcn, fused, awkward": GCNConfig(hidden_size=37, final_hidden_size=61, tail_widths=(61, 7),
+                                     **FUSED, **CLUSTERS),
+    "transformer, fused": TransformerConfig(**FUSED),
+    "transformer, fused, small": TransformerConfig(**SMALL, **FUSED),
+    "transformer, fused, activations lead": TransformerConfig(batch_size=32, **FUSED),
+    "gcn, chunked": GCNConfig(**CHUNKED),
+    "gcn, chunked, activations lead": GCNConfig(batch_size=64, **CHUNKED),
+    "gcn, chunked, widens": GCNConfig(final_hidden_size=1024, **CHUNKED),
+    "transformer, chunked": TransformerConfig(**CHUNKED),
+    "transformer, chunked, small": TransformerConfig(**SMALL, **CHUNKED),
     "transformer-gbw-1536": configure("transformer-gbw-1536"),
 }  # fmt: skip
 

@@ -30,6 +30,21 @@ def test_a_product_reads_both_and_writes_one():
     assert counted(lambda: a @ b).total.bytes == (15 + 35 + 21) * FP32
 
 
+def test_what_is_only_written_is_not_read():
+    """The argument `out`; where it is an operand too, it is."""
+    a, b, out = torch.zeros(3, 5), torch.zeros(5, 7), torch.zeros(3, 7)
+    assert counted(lambda: torch.mm(a, b, out=out)).total.bytes == (15 + 35 + 21) * FP32
+    assert counted(lambda: torch.log_softmax(out, 1, out=out)).total.bytes == 2 * 21 * FP32
+
+
+def test_a_scatter_moves_its_values_and_not_the_matrix():
+    """Read and written, each into its place; a number is only written."""
+    matrix, ids, values = torch.zeros(4, 1_000), torch.zeros(4, 2).long(), torch.ones(4, 2)
+    moved = counted(lambda: matrix.scatter_(1, ids, values)).total.bytes
+    assert moved == 2 * 8 * FP32 + 8 * ID
+    assert counted(lambda: matrix.scatter_(1, ids, 1.0)).total.bytes == 8 * FP32 + 8 * ID
+
+
 def test_16_bit_values_are_half_the_bytes():
     a, b = torch.zeros(3, 5), torch.zeros(3, 5)
     c, d = a.half(), b.half()

@@ -14,6 +14,8 @@ from functools import reduce
 from typing import Any
 
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig, head_size
+from lmtime.cost.chunked import chunk_rows
+from lmtime.cost.fused_adaptive import fused_bands, input_size, shared_rank
 from lmtime.cost.operators import ID_BYTES
 from lmtime.cost.optimizers import Optimizer
 from lmtime.cost.output_layers import bands
@@ -202,4 +204,42 @@ def _adaptive(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list
     ]
 
 
-OUTPUT_STAGES = {"full": _full, "adaptive": _adaptive}
+def _fused_adaptive(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list[Stage]:
+    """One node of the graph: what all bands keep is freed when the last of them is done."""
+    d, width, shared = shape.final_hidden_size, input_size(shape), shared_rank(shape)
+    incoming = (n + sum(hits)) * width  # gradients of the rows of head and tails
+    kept, bands_backward = sum(hits) * width, []
+    for n_rows, band in zip([n, *hits], fused_bands(shape), strict=True):
+        narrow = n_rows * band.width
+        projection = (width * band.width,) * band.projects
+        kept += n_rows * band.n_entries + narrow * band.projects
+        bands_backward.append(
+            Stage(
+                backward=incoming + narrow * (1 + band.projects),
+                weights=(*projection, *(entries * band.width for entries in band.matrices)),
+            )
+        )
+    head, *tails = bands_backward
+    projected = []
+    if shared is not None:
+        kept += n * width
+        projected = [Stage(backward=n * width + n * d, weights=(d * width,))]
+    node = Stage(kept=kept, forward=0 if in_rows else n * d, backward=incoming)
+    return [Stage(kept=n * d), *projected, node, *reversed(tails), head]
+
+
+def _chunked(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list[Stage]:
+    """Both gradients are made in the forward pass, that of the weights in its final place."""
+    d, v = shape.final_hidden_size, shape.vocab_size
+    held = 0 if in_rows else n * d
+    chunk = chunk_rows(n, v) * (v + d)
+    kept = 2 * n * d + d * v
+    return [Stage(kept=kept, forward=held + chunk, backward=-d * v, weights=(d * v,))]
+
+
+OUTPUT_STAGES = {
+    "adaptive": _adaptive,
+    "fused-adaptive": _fused_adaptive,
+    "full": _full,
+    "chunked": _chunked,
+}

@@ -75,10 +75,10 @@ def widened(rows: Rows, shape: Any, precision: Precision) -> Rows:
     """The rows of a step with its cross-entropy in the precision's own size."""
     if precision.loss_bytes == precision.value_bytes:
         return rows
-    if shape.output_layer == "adaptive":
+    if shape.output_layer != "full":
         raise UsageError(
-            f"an adaptive softmax has no cross-entropy of its own that {precision.title!r} could "
-            f"widen: choose bf16, or a full softmax"
+            f"the output layer {shape.output_layer} has no cross-entropy of its own that "
+            f"{precision.title!r} could widen: choose bf16, or output_layer full"
         )
     n, v = shape.n_tokens, shape.vocab_size
     loss = loss_operators(n, v, precision)

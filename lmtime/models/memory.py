@@ -146,7 +146,8 @@ class _Storages(TorchDispatchMode):
     """Counts the bytes of storages that live.
 
     Masks have no values either: the k-th that picks tokens picks those of the k-th cluster, and
-    every question whether something is so is answered by yes.
+    every question whether something is so is answered by yes. Where clusters begin among sorted
+    targets is told by their sizes.
     """
 
     def __init__(self, cluster_sizes: list[int]) -> None:
@@ -155,7 +156,7 @@ class _Storages(TorchDispatchMode):
         self._seen: set[int] = set()
         self._cluster_sizes = cluster_sizes
         self._masks: dict[int, tuple[Tensor, int]] = {}
-        self._ends: list[int] = []
+        self._ends: Tensor | None = None
 
     def hold(self, model: nn.Module) -> None:
         """Count what the model has already."""
@@ -165,11 +166,7 @@ class _Storages(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         packet = func._overloadpacket
         if packet is aten._local_scalar_dense:
-            if args[0].dtype == torch.bool:
-                return True
-            return self._ends.pop(0) if self._ends else 1
-        if packet is aten.searchsorted:  # where clusters end among sorted targets; none is ignored
-            self._ends = [0, *accumulate(self._cluster_sizes), 0, 0]
+            return self._value(args[0])
         if packet is aten.nonzero:
             out = torch.stack(self._positions(args[0]), 1)
         else:
@@ -177,10 +174,20 @@ class _Storages(TorchDispatchMode):
                 picked = [self._positions(index) for index in args[1]]
                 args = (args[0], [index for several in picked for index in several], *args[2:])
             out = func(*args, **(kwargs or {}))
+        if packet is aten.searchsorted:
+            self._ends = out
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._note(tensor)
         return out
+
+    def _value(self, scalar: Tensor) -> bool | int:
+        if scalar.dtype == torch.bool:
+            return True
+        if self._ends is None or scalar.untyped_storage() != self._ends.untyped_storage():
+            return 1
+        ends = [0, *accumulate(self._cluster_sizes), 0, 0]  # the last two: no target is ignored
+        return ends[scalar.storage_offset()]
 
     def _positions(self, index: Tensor | None) -> list[Tensor | None]:
         """Ids in place of a mask, one tensor for each of its dimensions; (n_picked,) each."""
