@@ -16,8 +16,11 @@ The flow is the layout; a module imports only from those before it:
     softmax/, models/          output layers; the models                 torch
     timing/                    clock, who owns which time; work, traces  torch
     report, study              from samples to rows; measure what lacks  numpy
+    compare, trials            output layers side by side; trained       numpy
+    perplexity                 how much better one predicts, how sure    numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
-    charts, explorer/, prose   rows to charts, sliders and sentences     altair
+    charts, layer_charts,
+    explorer/, prose           rows to charts, sliders and sentences     altair
     options, terminal,
     documents, cli_*, cli      the `lmtime` command                      typer, rich
 
