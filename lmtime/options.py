@@ -31,6 +31,7 @@ SHAPES: dict[str, tuple[type, str]] = {
     "tail_widths": (str, "Of fused-adaptive: dimensions of each tail, as in 256,64."),
     "head_rank": (int, "Of fused-adaptive: dimensions that the head's product goes through."),
     "shared_rank": (int, "Of fused-adaptive: one projection for head and tails."),
+    "dropout": (float, "Part of the activations that is dropped in training."),
     "batch_size": (int, "Sequences in a step."),
     "seq_len": (int, "Tokens in a sequence."),
 }

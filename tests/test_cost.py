@@ -21,6 +21,7 @@ SHAPES = {
     "the last layer widens": GCNConfig(
         hidden_size=24, final_hidden_size=61, embedding_size=32, **SMALL
     ),
+    "dropout": GCNConfig(dropout=0.1, hidden_size=24, final_hidden_size=30, **SMALL),
     "the last layer narrows": GCNConfig(hidden_size=48, final_hidden_size=17, **SMALL),
     "one sequence, one layer, one tap": GCNConfig(
         hidden_size=20, final_hidden_size=20, n_layers=1, kernel_size=1, vocab_size=90,

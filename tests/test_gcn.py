@@ -1,5 +1,7 @@
 """Laws of the gated convolutional network: causality, seeds, owners, and that it learns."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -193,3 +195,14 @@ def test_owners_name_modules_and_leave_no_parameter_outside(name):
     assert owned["embedding.weight"] == "embedding"
     convs = {f"conv {i + 1}" for i in range(config.n_layers)}
     assert set(owned.values()) == {"embedding", "input projection", "output layer", *convs}
+
+
+def test_dropout_is_in_training_only():
+    """In evaluation the network with dropout is the one without; in training another each time."""
+    config = GCNConfig(hidden_size=24, final_hidden_size=24, embedding_size=16, vocab_size=97,
+                       cutoffs=(20,), batch_size=2, seq_len=9)  # fmt: skip
+    plain, dropped = (build(dataclasses.replace(config, dropout=p)) for p in (0.0, 0.5))
+    tokens, targets = torch.randint(97, (2, 2, 9), generator=torch.Generator().manual_seed(1))
+    assert dropped.eval()(tokens, targets) == plain.eval()(tokens, targets)
+    dropped.train()
+    assert dropped(tokens, targets) != dropped(tokens, targets)

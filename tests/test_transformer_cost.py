@@ -21,6 +21,9 @@ from lmtime.timing.counters import count
 SMALL = dict(vocab_size=503, cutoffs=(50, 200), batch_size=3, seq_len=17)
 SHAPES = {
     "even sizes": TransformerConfig(hidden_size=32, ffn_size=64, n_heads=4, n_layers=3, **SMALL),
+    "dropout": TransformerConfig(
+        hidden_size=24, ffn_size=40, n_heads=2, n_layers=2, dropout=0.3, **SMALL
+    ),
     "awkward sizes": TransformerConfig(
         hidden_size=39, ffn_size=53, n_heads=3, n_layers=2, **SMALL, div_value=1.7
     ),

@@ -25,3 +25,11 @@ def whole_fields(config_class: type) -> tuple[str, ...]:
     """Fields of a configuration that are counts or widths."""
     fields = dataclasses.fields(config_class)
     return tuple(f.name for f in fields if isinstance(f.default, int))
+
+
+def require_dropout(config: object) -> None:
+    """A probability below 1, as a plain float."""
+    p = config.dropout
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
+        raise UsageError(f"dropout={p!r} must be a number of at least 0 and below 1")
+    object.__setattr__(config, "dropout", float(p))

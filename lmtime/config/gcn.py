@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmtime.config.adaptive import FREE_SHAPES, AdaptiveSoftmaxConfig, check_output_layer
-from lmtime.config.checks import require_positive, whole_fields
+from lmtime.config.checks import require_dropout, require_positive, whole_fields
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class GCNConfig:
     tail_widths: tuple[int, ...] | None = None
     head_rank: int | None = None
     shared_rank: int | None = None
+    dropout: float = 0.0  # in front of each convolution
 
     corpus: ClassVar[str] = "movie-reviews"
 
     def __post_init__(self) -> None:
         require_positive(self, whole_fields(GCNConfig))
+        require_dropout(self)
         check_output_layer(self)
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmtime.config.adaptive import ADAPTIVE_NAMES, AdaptiveSoftmaxConfig, check_output_layer
-from lmtime.config.checks import require_positive, whole_fields
+from lmtime.config.checks import require_dropout, require_positive, whole_fields
 from lmtime.errors import UsageError
 
 
@@ -30,11 +30,13 @@ class TransformerConfig:
     output_layer: str = "adaptive"
     batch_size: int = 2
     seq_len: int = 128
+    dropout: float = 0.0  # behind the positions, each attention and each feed-forward part
 
     corpus: ClassVar[str] = "word-counts"  # large enough for the vocabulary
 
     def __post_init__(self) -> None:
         require_positive(self, whole_fields(TransformerConfig))
+        require_dropout(self)
         check_output_layer(self)
         object.__setattr__(self, "cutoffs", self.adaptive.cutoffs)  # the input has bands too
         if self.hidden_size % self.n_heads:

@@ -105,6 +105,7 @@ def _gated_conv(shape: Any, i: int, b: float) -> Rows:
     conv = Conv(batch_size, padded_len, seq_len, d_in, 2 * d_out, shape.kernel_size)
     padding = traffic(batch_size * (seq_len + padded_len) * d_in, b)
     forward = [
+        *op.dropout(shape, n * d_in, b),
         padding,
         op.weight_norm(conv.weights, conv.d_out, b),
         op.conv(conv, b),
@@ -118,6 +119,7 @@ def _gated_conv(shape: Any, i: int, b: float) -> Rows:
         *op.conv_backward(conv, b),
         op.weight_norm_backward(conv.weights, conv.d_out, b),
         padding,
+        *op.dropout_backward(shape, n * d_in, b),
         traffic(3 * n * d_in, b),  # add the gradient of the residual
     ]
     if _widens(shape, i):

@@ -22,19 +22,21 @@ from lmtime.cost.operators import Cost
 Amounts = dict[str, float]
 Sample = tuple[Sequence[Cost], float]  # the operators of one group and phase, and their seconds
 
-LAUNCH = "launch"  # seconds of each
+LAUNCH, UPDATE_LAUNCH = "launch", "update launch"  # seconds of each; updates record no gradient
 RATIOS = ("product", "conv", "conv_backward", "attention", "attention_backward")  # to alone
+UPDATE = "update"
 # Kinds of passes that have a coefficient of their own, seconds a byte; all others share one.
 PASSES = {
     "log_softmax": "log_softmax",
     "log_softmax_backward": "log_softmax_backward",
     "fill": "log_softmax_backward",  # it always comes before one
+    "fused_softmax": "fused_softmax",
     "embedding": "embedding",
     "embedding_backward": "embedding_backward",
     "weight_norm": "weight_norm",
     "weight_norm_backward": "weight_norm",
-    "sgd_nesterov": "update",
-    "adamw": "update",
+    "sgd_nesterov": UPDATE,
+    "adamw": UPDATE,
 }
 OTHER, OPERANDS = "elementwise", "operands"  # operands: of products, read and written
 N_REWEIGHTED, LEAST_RESIDUAL = 12, 0.03
@@ -47,9 +49,10 @@ def amounts(operators: Iterable[Cost], calibration: Calibration, dtype: str = "f
     for op in operators:
         if not op.bytes > 0:
             continue
-        _add(found, LAUNCH, op.launches)
+        kind = PASSES.get(op.kind, OTHER)
+        _add(found, UPDATE_LAUNCH if kind == UPDATE else LAUNCH, op.launches)
         if op.only_moves:
-            _add(found, PASSES.get(op.kind, OTHER), op.bytes)
+            _add(found, kind, op.bytes)
         else:
             _add(
                 found, op.kind if op.kind in RATIOS else RATIOS[0], alone_s(op, calibration, dtype)
@@ -71,10 +74,16 @@ def seconds(operators: Iterable[Cost], calibration: Calibration, dtype: str = "f
     An amount that no measured step had counts as what is nearest to it.
     """
     known = calibration.in_step
-    return sum(
-        amount * known.get(name, known[OTHER] if name not in RATIOS else known.get(RATIOS[0], 1.0))
-        for name, amount in amounts(operators, calibration, dtype).items()
-    )
+    found = amounts(operators, calibration, dtype)
+    return sum(amount * _coefficient(known, name) for name, amount in found.items())
+
+
+def _coefficient(known: Mapping[str, float], name: str) -> float:
+    if name in known:
+        return known[name]
+    if name in RATIOS:
+        return known.get(RATIOS[0], 1.0)
+    return known.get(LAUNCH, 0.0) if name == UPDATE_LAUNCH else known[OTHER]
 
 
 def fit(samples: Iterable[Sample], calibration: Calibration, dtype: str = "fp32") -> Amounts:

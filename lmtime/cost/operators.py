@@ -158,6 +158,18 @@ def layer_norm_backward(rows: float, width: float, value_bytes: float) -> Cost:
     return traffic(3 * rows * width + 4 * width + 2 * rows, value_bytes, kind="layer_norm_backward")
 
 
+def dropout(shape: Any, values: float, value_bytes: float) -> list[Cost]:
+    """Forward, where there is any: draw a mask, scale it, multiply. As torch does it on a CPU."""
+    if not shape.dropout:
+        return []
+    return [traffic((1 + 2 + 3) * values, value_bytes, launches=3)]
+
+
+def dropout_backward(shape: Any, values: float, value_bytes: float) -> list[Cost]:
+    """The gradient times the mask."""
+    return [traffic(3 * values, value_bytes)] if shape.dropout else []
+
+
 @dataclass(frozen=True)
 class Attention:
     """Self-attention of all heads in one operator, over heads that make up the hidden size.

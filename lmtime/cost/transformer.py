@@ -68,7 +68,7 @@ def _embedding(shape: Any, n: float, hits: Sequence[float], b: float) -> Rows:
     """hits: tokens in each band, the short list first."""
     d = shape.hidden_size
     forward: list[Cost] = []
-    backward = [traffic(2 * n * d, b)]  # scale
+    backward = [*op.dropout_backward(shape, n * d, b), traffic(2 * n * d, b)]  # scale
     for i, (n_hits, (size, width)) in enumerate(zip(hits, bands(shape), strict=True)):
         forward += _band(n, d, n_hits, width, b)
         if i > 0:  # what lay there before has no gradient: copy, with zeros in place
@@ -78,6 +78,7 @@ def _embedding(shape: Any, n: float, hits: Sequence[float], b: float) -> Rows:
             backward.append(traffic(3 * size * width, b))  # add to the output layer's gradient
     forward.append(traffic(2 * n * d, b))  # scale
     forward.append(traffic(2 * n * d + shape.seq_len * d, b))  # add the positions
+    forward += op.dropout(shape, n * d, b)
     return {("embedding", "forward"): forward, ("embedding", "backward"): backward}
 
 
@@ -107,16 +108,19 @@ def _band_backward(
 def _layer(shape: Any, n: float, b: float, causal: bool) -> list[Cost]:
     d, ffn = shape.hidden_size, shape.ffn_size
     norm, residual = op.layer_norm(n, d, b), traffic(3 * n * d, b)
+    dropped = op.dropout(shape, n * d, b)
     return [
         norm,
         *op.linear(n, d, 3 * d, b),
         op.attention(_attention(shape, causal), b),
         *op.linear(n, d, d, b),
+        *dropped,
         residual,
         norm,
         *op.linear(n, d, ffn, b),
         traffic(2 * n * ffn, b),  # rectify
         *op.linear(n, ffn, d, b),
+        *dropped,
         residual,
     ]
 
@@ -124,12 +128,15 @@ def _layer(shape: Any, n: float, b: float, causal: bool) -> list[Cost]:
 def _layer_backward(shape: Any, n: float, b: float, causal: bool) -> list[Cost]:
     d, ffn = shape.hidden_size, shape.ffn_size
     norm, residual = op.layer_norm_backward(n, d, b), traffic(3 * n * d, b)
+    dropped = op.dropout_backward(shape, n * d, b)
     return [
+        *dropped,
         *op.linear_backward(n, ffn, d, b),
         traffic(3 * n * ffn, b),  # rectify
         *op.linear_backward(n, d, ffn, b),
         norm,
         residual,
+        *dropped,
         *op.linear_backward(n, d, d, b),
         op.attention_backward(_attention(shape, causal), b),
         traffic(6 * n * d, b),  # gradients of queries, keys and values side by side

@@ -1,7 +1,7 @@
 """The gated convolutional language model (Dauphin et al. 2017), five layers by default.
 
 Our reconstruction: only the depth and the corpus of the IISWC 2019 network are known. Block and
-initialisation follow fairseq's `fconv_lm`; there is no dropout.
+initialisation follow fairseq's `fconv_lm`, but that words are not dropped out.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ class GatedConv(nn.Module):
     (batch, out_size, seq_len).
     """
 
-    def __init__(self, in_size: int, out_size: int, kernel_size: int) -> None:
+    def __init__(self, in_size: int, out_size: int, kernel_size: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.n_left = kernel_size - 1
+        self.dropout = dropout
         self.conv = _normed(nn.Conv1d(in_size, 2 * out_size, kernel_size), gain=4.0)
         self.residual = nn.Identity()
         if in_size != out_size:
             self.residual = _normed(nn.Conv1d(in_size, out_size, 1), gain=1.0)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        gated = F.glu(self.conv(F.pad(hidden, (self.n_left, 0))), dim=1)
+        kept = F.dropout(hidden, self.dropout, self.training)
+        gated = F.glu(self.conv(F.pad(kept, (self.n_left, 0))), dim=1)
         return (gated + self.residual(hidden)) * math.sqrt(0.5)
 
 
@@ -47,7 +49,8 @@ class GCN(nn.Module):
         self.projection = _normed(nn.Linear(config.embedding_size, config.hidden_size), gain=1.0)
         sizes = [config.hidden_size] * config.n_layers + [config.final_hidden_size]
         self.convs = nn.ModuleList(
-            GatedConv(sizes[i], sizes[i + 1], config.kernel_size) for i in range(config.n_layers)
+            GatedConv(sizes[i], sizes[i + 1], config.kernel_size, config.dropout)
+            for i in range(config.n_layers)
         )
         self.output_layer = OUTPUT_LAYERS[config.output_layer](config)
 

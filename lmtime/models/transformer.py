@@ -1,7 +1,7 @@
 """The Transformer language model of Baevski and Auli (2019): adaptive input, pre-norm layers.
 
 Structure and initialisation follow fairseq's `transformer_lm_gbw`: no norm after the last layer
-(`no_decoder_final_norm`). There is no dropout. A full softmax keeps torch's initialisation.
+(`no_decoder_final_norm`). A full softmax keeps torch's initialisation.
 """
 
 from __future__ import annotations
@@ -57,13 +57,15 @@ class Positions(nn.Module):
     Frequencies fall from 1 to 1/10,000, as in fairseq; positions count from 0.
     """
 
-    def __init__(self, seq_len: int, hidden_size: int) -> None:
+    def __init__(self, seq_len: int, hidden_size: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.scale = math.sqrt(hidden_size)
         self.register_buffer("waves", _waves(seq_len, hidden_size), persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.scale * hidden + self.waves[: hidden.shape[1]]
+        placed = self.scale * hidden + self.waves[: hidden.shape[1]]
+        return F.dropout(placed, self.dropout, self.training)
 
 
 class Attention(nn.Module):
@@ -90,6 +92,7 @@ class Layer(nn.Module):
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.hidden_size)
         self.attention = Attention(config.hidden_size, config.n_heads)
+        self.dropout = config.dropout
         self.ffn_norm = nn.LayerNorm(config.hidden_size)
         self.ffn = nn.Sequential(
             _linear(config.hidden_size, config.ffn_size),
@@ -98,8 +101,11 @@ class Layer(nn.Module):
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden))
-        return hidden + self.ffn(self.ffn_norm(hidden))
+        hidden = hidden + self._kept(self.attention(self.attention_norm(hidden)))
+        return hidden + self._kept(self.ffn(self.ffn_norm(hidden)))
+
+    def _kept(self, hidden: Tensor) -> Tensor:
+        return F.dropout(hidden, self.dropout, self.training)
 
 
 class Transformer(nn.Module):
@@ -109,7 +115,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         words = AdaptiveInput(config.adaptive)
-        self.embedding = nn.Sequential(words, Positions(config.seq_len, config.hidden_size))
+        positions = Positions(config.seq_len, config.hidden_size, config.dropout)
+        self.embedding = nn.Sequential(words, positions)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         if config.ties_words:
             layer = TIED_LAYERS[config.output_layer]

@@ -84,6 +84,9 @@ BYTES: dict[object, Callable[[tuple, object], int]] = {
     aten.full_like: lambda args, out: size(out),
     aten.fill_: lambda args, out: size(out),
     aten.zero_: lambda args, out: size(out),
+    aten.bernoulli_: lambda args, out: size(out),  # drawn over what was there
+    aten.normal_: lambda args, out: size(out),
+    aten.uniform_: lambda args, out: size(out),
     aten._foreach_zero_: lambda args, out: size(*args[0]),
     aten.copy_: lambda args, out: size(args[1], out),
     aten._foreach_copy_: lambda args, out: size(*args[0], *args[1]),
