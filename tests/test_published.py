@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lmtime.config import configure
+from lmtime.cost import roofline
 from lmtime.cost.huggingface import forward_flops
 from lmtime.errors import UsageError
 from lmtime.hardware import GPUS
@@ -117,3 +118,16 @@ def test_figures_need_the_standard_library_alone():
         "from lmtime.published import figures; figures('encoders')[0].row()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_layer_that_computes_whole_is_slower_than_the_wide_band():
+    """The factor of the band without calibration is that of the published times."""
+    in_chunks = ("FLCE", "in chunks", "chunked")
+    ratios = [
+        row["ratio_to_high"]
+        for row in (figure.row() for figure in FIGURES)
+        if not any(word in row["implementation"] for word in in_chunks)
+    ]
+    assert len(ratios) >= 25
+    assert max(ratios) <= roofline.SLOWER
+    assert max(ratios) > 0.95 * roofline.SLOWER, "and no wider than they ask for"

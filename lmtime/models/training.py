@@ -27,7 +27,7 @@ class Budget:
     """What every model that is compared may spend. AdamW, without weight decay."""
 
     n_tokens: int = 1_000_000
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     held_out_tokens: int = 100_000  # whole documents, this many tokens at least
 
     def __post_init__(self) -> None:
