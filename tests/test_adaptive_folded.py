@@ -61,7 +61,7 @@ def test_pieces_are_several_of_each_band_and_meet_each_row_once():
     assert tail == plan.rows.tolist()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     reduction=st.sampled_from(["mean", "sum"]),
     weighted=st.booleans(),
