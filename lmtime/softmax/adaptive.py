@@ -90,13 +90,16 @@ class AdaptiveSoftmax(OutputLayer):
             if plan.n_tokens != len(flat):
                 raise UsageError(f"a plan of {plan.n_tokens} tokens is not one of {len(flat)}")
             ignored, n_kept = plan.ignored, plan.n_kept
-            nll = self._fused_nll(narrowed, plan)
+            share = self._share(flat, ignored, n_kept)
+            nll, loss = self._fused_nll(narrowed, plan, share)
         else:
             ignored = flat == self.loss.ignore_index
             n_kept = (~ignored).sum()
             bands = (self.head, *self.tails)
             nll = static_nll(bands, self.config.cutoffs, narrowed, flat, ignored, capacity)
-        loss = self._reduced(nll, rows, flat, ignored, n_kept)
+            loss = None
+        if loss is None:
+            loss = self._reduced(nll, rows, flat, ignored, n_kept)
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 
@@ -129,15 +132,33 @@ class AdaptiveSoftmax(OutputLayer):
             return torch.get_autocast_dtype(device)
         return self.head.words.weight.dtype
 
-    def _fused_nll(self, narrowed: Tensor, plan: Plan) -> Tensor:
+    def _share(self, flat: Tensor, ignored: Tensor | None, n_kept: int) -> float | Tensor | None:
+        """Of each token's nll in the loss, one number or (n_tokens,); None: it is no such sum."""
+        if self.loss.reduction == "none" or self.loss.label_smoothing or n_kept == 0:
+            return None
+        is_mean = self.loss.reduction == "mean"
+        if self.weight is None:
+            return 1.0 / n_kept if is_mean else 1.0
+        counts = self._counts(flat, ignored)
+        return counts / counts.sum() if is_mean else counts
+
+    def _counts(self, flat: Tensor, ignored: Tensor | None) -> Tensor:
+        """(n_tokens,): the weight of each target, 0 where ignored."""
+        known = flat if ignored is None else flat.masked_fill(ignored, 0)
+        return _masked(self.weight.index_select(0, known), ignored)
+
+    def _fused_nll(
+        self, narrowed: Tensor, plan: Plan, share: float | Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        dtype = narrowed.dtype
         weights = [
-            tensor if tensor is None else tensor.to(narrowed.dtype)
+            tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
             for band in (self.head, *self.tails)
             for tensor in band.weights
         ]
         learns = any(t is not None and t.requires_grad for t in (narrowed, *weights))
-        keep = learns and torch.is_grad_enabled()
-        return AdaptiveNLL.apply(narrowed, plan, keep, *weights)
+        learns = learns and torch.is_grad_enabled()
+        return AdaptiveNLL.apply(narrowed, plan, share, learns, *weights)
 
     def _reduced(
         self, nll: Tensor, rows: Tensor, flat: Tensor, ignored: Tensor | None, n_kept: int | Tensor
@@ -145,8 +166,7 @@ class AdaptiveSoftmax(OutputLayer):
         """The loss, as `F.cross_entropy` weights, smooths and reduces it; nll: 0 where ignored."""
         losses, total = nll, n_kept
         if self.weight is not None:
-            known = flat if ignored is None else flat.masked_fill(ignored, 0)
-            counts = _masked(self.weight.index_select(0, known), ignored)
+            counts = self._counts(flat, ignored)
             losses, total = counts * nll, counts.sum()
         if self.loss.label_smoothing:
             log_prob = self.all_log_prob(rows)
