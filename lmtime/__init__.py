@@ -9,6 +9,7 @@ The flow is the layout; a module imports only from those before it:
     cost/                      FLOPs, bytes, time from shapes alone      standard library
     accuracy, published        predictions beside measurements           standard library
     inverse                    from a time or a share back to a size     standard library
+    partition_table            the search for partitions, many times     standard library
     stats                      medians, intervals, differences           numpy
     pareto/                    fronts, what they cover, how sure         numpy
     sources, corpora           where text comes from; token streams      numpy

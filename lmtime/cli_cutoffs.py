@@ -11,11 +11,11 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from lmtime import terminal
+from lmtime import partition_table, terminal
 from lmtime.calibration import read_calibration
 from lmtime.cost import clusters, partitions
 from lmtime.cost.partitions import MOST_TAILS, RANK_FLOORS, RankFloor
-from lmtime.documents import command_line, emit, require_folder
+from lmtime.documents import command_line, emit, require_folder, say
 from lmtime.errors import UsageError
 from lmtime.hardware import find_gpu
 from lmtime.records import document
@@ -35,9 +35,7 @@ def cutoffs(
     ] = None,
     n_tokens: Annotated[int, typer.Option(help="Targets in a step.")] = 1024,
     hidden_size: Annotated[int, typer.Option(help="Width before the output layer.")] = 1024,
-    calibration: Annotated[
-        Optional[Path], typer.Option(help="Rates measured by `lmtime calibrate`.")
-    ] = None,
+    calibration: Annotated[Optional[Path], typer.Option(help="Of `lmtime calibrate`.")] = None,
     gpu: Annotated[Optional[str], typer.Option(help="A GPU by name; FLOPs if absent.")] = None,
     n_clusters: Annotated[
         Optional[int], typer.Option(help=f"Tail clusters; each from 1 to {MOST_TAILS} if absent.")
@@ -50,17 +48,20 @@ def cutoffs(
     json_to: Annotated[
         Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")
     ] = None,
+    table: Annotated[Optional[Path], typer.Option(help="Write a CSV of many searches.")] = None,
 ) -> None:
     """Find cutoffs and tail widths with which an adaptive softmax is predicted to cost least."""
     _check_numbers(hidden_size, n_tokens, n_clusters)
-    if corpus is not None and counts is not None:
-        raise UsageError("--corpus and --counts were both given: choose one")
-    factor = _factor(rank_floor)
-    if front and factor != 1:
-        raise UsageError("--front lists every rank floor: leave out --rank-floor")
+    factor = _factor(rank_floor, front)
+    if table is not None:
+        _check_table(json_to, (hidden_size, n_clusters, factor, min_width, front))
     prices = _prices(calibration, gpu)
-    require_folder(json_to)
+    require_folder(json_to, table)
     words = _word_counts(corpus, counts, vocab_size)
+    if table is not None:
+        partition_table.write(table, partition_table.searched(words, n_tokens, prices))
+        say(f"wrote {table}")
+        return
     floor = RankFloor(hidden_size, len(words), factor, min_width)
     layer = clusters.Layer(words, hidden_size, n_tokens, prices)
     rows = _rows(layer, floor, n_clusters, front)
@@ -75,6 +76,16 @@ def _check_numbers(hidden_size: int, n_tokens: int, n_clusters: int | None) -> N
             raise UsageError(f"--{name} {value} must be a whole number of at least 1")
     if n_clusters is not None and not 1 <= n_clusters <= MOST_TAILS:
         raise UsageError(f"--n-clusters {n_clusters} must lie between 1 and {MOST_TAILS}")
+
+
+def _check_table(json_to: str | None, chosen: tuple[object, ...]) -> None:
+    if chosen != (1024, None, 1, partitions.WIDTH_STEP, False):
+        raise UsageError(
+            "--table has every hidden size, number of clusters and rank floor: leave out "
+            "--hidden-size, --n-clusters, --rank-floor, --min-width and --front"
+        )
+    if json_to is not None:
+        raise UsageError("--table is all that is written: leave out --json")
 
 
 def _rows(
@@ -107,13 +118,16 @@ def _prices(calibration: Path | None, gpu: str | None) -> clusters.Prices:
     return clusters.published(find_gpu(gpu)) if gpu is not None else clusters.work()
 
 
-def _factor(text: str) -> float:
+def _factor(text: str, front: bool) -> float:
     try:
-        return float(Fraction(text))
+        factor = float(Fraction(text))
     except (ValueError, ZeroDivisionError):
         raise UsageError(
             f"--rank-floor {text!r} is no number: write it as in {', '.join(map(str, _FLOORS))}"
         ) from None
+    if front and factor != 1:
+        raise UsageError("--front lists every rank floor: leave out --rank-floor")
+    return factor
 
 
 _FLOORS = [Fraction(floor) for floor in RANK_FLOORS]
@@ -121,6 +135,8 @@ _FLOORS = [Fraction(floor) for floor in RANK_FLOORS]
 
 def _word_counts(corpus: str | None, path: Path | None, vocab_size: int | None) -> list[float]:
     """Counts of a vocabulary, most frequent first."""
+    if corpus is not None and path is not None:
+        raise UsageError("--corpus and --counts were both given: choose one")
     if vocab_size is not None and vocab_size < 2:
         raise UsageError(f"--vocab-size {vocab_size} must be at least 2")
     if path is not None:

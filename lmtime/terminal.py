@@ -110,9 +110,10 @@ def print_cutoffs(doc: dict) -> None:
         f"Nothing was run."
     )
     _output(
-        "The baseline is torch's layer with div_value 4; ratio is to it. Each tail has a width of "
-        "its own: torch's layer takes only a div_value. rank is the width that a token's word is "
-        "compared in, on average: a proxy for quality, which only training shows."
+        "The baseline is torch's layer with div_value 4, as torch executes it; ratio is to it. The "
+        "others are layers fused-adaptive, whose tails have widths of their own. rank is the width "
+        "that a token's word is compared in, on average: a proxy for quality, which only training "
+        "shows."
     )
 
 

@@ -17,7 +17,7 @@ ROOT = Path(lmtime.__file__).parent
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": ""},
-    {"accuracy": "", "published": "", "inverse": ""},
+    {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"stats": "numpy"},
     {"pareto": "numpy"},
     {"sources": ""},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lmtime
-from lmtime import cli, cli_cutoffs
+from lmtime import cli, cli_cutoffs, partition_table
 from lmtime.cost import partitions
 from lmtime.cost.clusters import Layer, work
 
@@ -55,6 +55,7 @@ def test_the_document_has_the_baseline_and_the_best_for_each_number_of_clusters(
     assert (baseline["cutoffs"], baseline["tail_widths"]) == ([240, 1202 - 1], [64, 16])
     assert (baseline["rank_floor"], baseline["ratio_to_baseline"]) == (None, 1)
     assert [row["n_clusters"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["execution"] for row in doc["rows"]] == ["torch", *["fused"] * 6]
     for row in doc["rows"]:
         assert row["cutoffs"][0] + sum(row["tail_sizes"]) == 4000
         assert len(row["tail_sizes"]) == len(row["tail_widths"]) == row["n_clusters"]
@@ -132,7 +133,20 @@ def test_counts_of_a_corpus_are_those_of_its_training_split(wikitext, run):
     assert "words is too small to divide" in err
 
 
+def test_a_table_has_every_floor_and_number_of_clusters(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(partition_table, "HIDDEN_SIZES", (64,))
+    code, out, err = run("cutoffs", "--counts", "counts.txt", "--gpu", "t4", "--table", "a.csv")
+    assert (code, out, err) == (0, "", "wrote a.csv\n")
+    rows = partition_table.read(tmp_path / "a.csv")
+    assert [(r.rank_floor, r.n_clusters) for r in rows] == [
+        (f, k) for f in (1, 1 / 2, 1 / 4, 1 / 8) for k in range(1, 7)
+    ]
+
+
 MISTAKES = {
+    "--counts counts.txt --table a.csv --hidden-size 64": "--table has every hidden size",
+    "--counts counts.txt --table a.csv --json -": "--table is all that is written",
+    "--counts counts.txt --table nosuch/a.csv": "nosuch/a.csv cannot be written",
     "--counts nosuch": "nosuch cannot be read",
     "--counts bad.txt": "count 2 of bad.txt is '0'",
     "--counts bad.json": "count 1 of bad.json is True",

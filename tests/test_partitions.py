@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -16,6 +17,8 @@ from lmtime.calibration import Calibration, read_calibration
 from lmtime.cost import clusters, partitions
 from lmtime.cost.calibrated import time_ms
 from lmtime.cost.clusters import Layer
+from lmtime.cost.fused_adaptive import fused_adaptive
+from lmtime.cost.operators import traffic
 from lmtime.cost.output_layers import adaptive
 from lmtime.cost.partitions import (
     RankFloor,
@@ -32,12 +35,13 @@ from lmtime.errors import UsageError
 from lmtime.hardware import find_gpu
 
 REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
+CALIBRATION = read_calibration(REFERENCE / "calibration.json")
 QUICK = Calibration("cpu", "a CPU", 1, {"fp32": 1e11}, 2e10)
 DEVICES = {
     "FLOPs": clusters.work(),
     "GPU": clusters.published(find_gpu("v100-sxm2")),
     "large sizes": clusters.measured(QUICK),
-    "measured": clusters.measured(read_calibration(REFERENCE / "calibration.json")),
+    "measured": clusters.measured(CALIBRATION),
 }
 each_device = pytest.mark.parametrize("prices", DEVICES.values(), ids=DEVICES)
 falling = st.lists(st.integers(1, 10**6), min_size=40, max_size=90).map(
@@ -125,29 +129,57 @@ def test_no_partition_is_cheaper_whatever_the_counts(counts, factor, n_tokens):
 # What a partition costs
 
 
-@pytest.mark.parametrize("prices", [DEVICES["FLOPs"], DEVICES["GPU"]], ids=["FLOPs", "GPU"])
-def test_a_partition_costs_what_the_operators_of_torchs_layer_do(prices):
+@pytest.mark.parametrize("execution", ["torch", "fused"])
+@each_device
+def test_a_partition_costs_what_the_operators_of_its_layer_do(prices, execution):
     counts, d, n = zipf(3000), 256, 300
-    layer = Layer(counts, d, n, prices)
+    layer = Layer(counts, d, n, prices, execution)
     found = partition(layer, (100, 700), (64, 16))
     hits = [n * layer.share(100, 700), n * layer.share(700, 3000)]
     shape = SimpleNamespace(final_hidden_size=d, vocab_size=3000, cutoffs=(100, 700), div_value=4.0)
-    operators = [op for ops in adaptive(shape, n, hits, 4, in_rows=True).values() for op in ops]
-    spared = clusters.later_tail_backward(n, hits[0], 4)  # the first tail is charged as others are
-    waits = 3 * clusters.SYNCS * prices.sync
-    whole = sum(map(prices.operator, operators)) + prices.operator(spared) + waits
+    formulas = {"torch": adaptive, "fused": fused_adaptive}[execution]
+    operators = [op for ops in formulas(shape, n, hits, 4, in_rows=True).values() for op in ops]
+    if execution == "torch":  # the first tail is charged as others are
+        operators.append(clusters.later_tail_backward(n, hits[0], 4))
+    whole = sum(map(prices.operator, operators))
     assert found.price == pytest.approx(whole, rel=1e-12)
     assert found.flops_per_token == pytest.approx(sum(op.flops for op in operators) / n)
 
 
+def test_launches_and_waits_have_their_price():
+    slow = replace(QUICK, host_s_per_operator=3e-6, sync_s=7.1e-6)
+    launches = {}
+    for execution, n_waits in (("torch", 6), ("fused", 1)):
+        layers = [
+            Layer(zipf(3000), 256, 300, clusters.measured(c), execution) for c in (QUICK, slow)
+        ]
+        plain, dear = (partition(layer, (100, 700), (64, 16)).price for layer in layers)
+        launches[execution] = (1e3 * (dear - plain) - 7.1 * n_waits) / 3
+        assert launches[execution] == pytest.approx(round(launches[execution]))
+    assert launches["fused"] < launches["torch"]
+
+
+def test_an_implementation_that_is_not_known_is_refused():
+    with pytest.raises(UsageError, match="unknown execution 'eager': choose one of"):
+        Layer(zipf(40), 64, 10, DEVICES["FLOPs"], "eager")
+
+
 def test_measured_prices_are_those_of_the_table_and_the_host_on_top():
-    calibration = read_calibration(REFERENCE / "calibration.json")
-    host_ms = 1e3 * calibration.host_s_per_operator
+    alone = replace(CALIBRATION, in_step={})
+    prices, host_ms = clusters.measured(alone), 1e3 * alone.host_s_per_operator
     large = clusters.matmul(512, 300, 1000, 4)
-    expected = host_ms + time_ms([large], calibration)
-    assert DEVICES["measured"].operator(large) == pytest.approx(expected)
+    assert prices.operator(large) == pytest.approx(host_ms + time_ms([large], alone))
     tiny, smallest = clusters.matmul(0.1, 16, 16, 4), clusters.matmul(16, 16, 16, 4)
-    assert DEVICES["measured"].operator(tiny) == DEVICES["measured"].operator(smallest)
+    assert prices.operator(tiny) == prices.operator(smallest)
+
+
+def test_what_steps_were_measured_to_take_has_the_launches_in_it():
+    in_step = {"launch": 1e-5, "product": 1.2, "operands": 1e-11, "elementwise": 1e-10}
+    known = replace(CALIBRATION, in_step=in_step)
+    prices = clusters.measured(known)
+    for op in (clusters.matmul(512, 300, 1000, 4), traffic(3000, 4, launches=2, syncs=1)):
+        assert prices.operator(op) == time_ms([op], known)
+    assert "inside a step" in prices.basis
 
 
 def test_predicted_times_are_near_the_measured_ones():
@@ -162,7 +194,7 @@ def test_predicted_times_are_near_the_measured_ones():
     wide = {sizes: ms for sizes, ms in measured.items() if sizes[0] >= 512}
     assert len(wide) >= 5
     for (d, _), ms in wide.items():
-        layer = Layer(counts, d, 4 * 128, DEVICES["measured"])
+        layer = Layer(counts, d, 4 * 128, DEVICES["measured"], "torch")
         predicted = partition(layer, (2000, 10_000), (d // 4, d // 16)).price
         assert 0.75 < predicted / ms < 1.1
 

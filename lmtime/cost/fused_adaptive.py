@@ -49,24 +49,48 @@ def fused_adaptive(
     in_rows: bool = False,
 ) -> Rows:
     """One sort, then the passes of each band, and products alone in the backward pass."""
+    n, b = n_tokens, value_bytes
+    forward, backward = fused_head(shape, n, sum(tail_tokens), b, in_rows=in_rows)
+    for hits, band in zip(tail_tokens, fused_bands(shape)[1:], strict=True):
+        its_forward, its_backward = fused_tail(hits, input_size(shape), band, b)
+        forward, backward = forward + its_forward, backward + its_backward
+    return {(OUTPUT_LAYER, "forward"): forward, (OUTPUT_LAYER, "backward"): backward}
+
+
+def fused_head(
+    shape: Any, n_tokens: float, n_tails: float, value_bytes: float, *, in_rows: bool = False
+) -> tuple[list[Cost], list[Cost]]:
+    """The layer and its loss without the tails, whose tokens are n_tails: forward, backward.
+
+    Of the cutoffs the first and their number count.
+    """
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
-    shared, n_tails = shared_rank(shape), sum(tail_tokens)
-    width = input_size(shape)
-    rows = [n, *tail_tokens]
+    shared, width, band = shared_rank(shape), input_size(shape), _head_band(shape)
     forward = copied_rows(n, d, b, in_rows)
-    backward = _scales(n, n_tails, b)
     if shared is not None:
         forward.append(matmul(n, d, width, b))
-    forward += [*_partition(n, tail_tokens, b), traffic(2 * n_tails * width, b, ids=n_tails)]
-    for n_rows, band in zip(rows, fused_bands(shape), strict=True):
-        forward += _band(n_rows, width, band, b)
-        backward += _band_backward(n_rows, width, band, b)
-    forward += [*_likelihoods(n, n_tails, b), *(traffic(2 * r, b, ids=r) for r in rows)]
-    forward.append(traffic(n + 1 + 2, b, launches=2))  # the mean
-    backward.append(traffic(2 * n * width + n_tails * width, b, ids=n_tails))  # tails to the head's
+    forward += [
+        *_partition(n, len(shape.cutoffs), b),
+        traffic(2 * n_tails * width, b, ids=n_tails),
+        *_band(n, width, band, b),
+        *_likelihoods(n, n_tails, b),
+        traffic(2 * n, b, ids=n),
+        traffic(n + 1 + 2, b, launches=2),  # the mean
+    ]
+    backward = [
+        *_scales(n, n_tails, b),
+        *_band_backward(n, width, band, b),
+        traffic(2 * n * width + n_tails * width, b, ids=n_tails),  # tails to the head's
+    ]
     if shared is not None:
         backward += matmul_backward(n, d, width, b)
-    return {(OUTPUT_LAYER, "forward"): forward, (OUTPUT_LAYER, "backward"): backward}
+    return forward, backward
+
+
+def fused_tail(n: Any, d: Any, band: Band, b: Any) -> tuple[list[Cost], list[Cost]]:
+    """One tail cluster of n tokens that are d wide: forward, backward."""
+    counted = traffic(0, b, ids=2 * n)  # targets from its start
+    return [counted, *_band(n, d, band, b), traffic(2 * n, b, ids=n)], _band_backward(n, d, band, b)
 
 
 def fused_weights(shape: Any) -> list[Any]:
@@ -82,15 +106,19 @@ def fused_weights(shape: Any) -> list[Any]:
 def fused_bands(shape: Any) -> list[Band]:
     """Of the short list and of each tail cluster."""
     width, n_tails = input_size(shape), len(shape.cutoffs)
-    is_tied, rank = getattr(shape, "ties_words", False), getattr(shape, "head_rank", None)
     tails = getattr(shape, "tail_widths", None)
     projects = [True] * n_tails if tails is None else [tail != width for tail in tails]
     if tails is None:
         tails = [floor_divide(width, shape.div_value**i) for i in range(1, n_tails + 1)]
-    sizes = tail_sizes(shape.cutoffs, shape.vocab_size)
-    head = Band(shape.cutoffs[0], width if rank is None else rank, rank is not None, n_tails)
-    found = [head, *map(Band, sizes, tails, projects)]
-    return [band._replace(is_tied=is_tied) for band in found]
+    head, sizes = _head_band(shape), tail_sizes(shape.cutoffs, shape.vocab_size)
+    is_tied = [head.is_tied] * n_tails
+    return [head, *map(Band, sizes, tails, projects, [0] * n_tails, is_tied)]
+
+
+def _head_band(shape: Any) -> Band:
+    rank, is_tied = getattr(shape, "head_rank", None), getattr(shape, "ties_words", False)
+    width = input_size(shape) if rank is None else rank
+    return Band(shape.cutoffs[0], width, rank is not None, len(shape.cutoffs), is_tied)
 
 
 def input_size(shape: Any) -> Any:
@@ -104,15 +132,14 @@ def shared_rank(shape: Any) -> Any:
     return getattr(shape, "shared_rank", None)
 
 
-def _partition(n: Any, tail_tokens: Sequence[Any], b: Any) -> list[Cost]:
-    """The tokens by cluster; the host waits for their numbers."""
-    n_edges = len(tail_tokens) + 4  # both ends of the vocabulary and of the ignored id too
+def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
+    """The tokens by cluster, of which n_tails are tails; the host waits for their numbers."""
+    n_edges = n_tails + 4  # both ends of the vocabulary and of the ignored id too
     return [
         traffic(0, b, ids=3 * n),  # sort: ids in, ids and their order out
         traffic(0, b, ids=n + 2 * n_edges, syncs=1),  # where each cluster begins
-        *(traffic(0, b, ids=2 * hits) for hits in tail_tokens),  # counted from its start
         # Targets as entries of the head: the cluster, the word in the short list, their sum.
-        traffic(0, b, ids=2 * n + len(tail_tokens)),
+        traffic(0, b, ids=2 * n + n_tails),
         traffic(0, b, ids=2 * n + 3 * n, launches=2),
     ]
 

@@ -134,6 +134,7 @@ class Partition:
     flops_per_token: float
     mean_rank_per_token: float
     rank_floor: float | None = None  # None is the baseline, which is given
+    execution: str = "fused"  # what was priced: see `clusters.Layer`
 
     def row(self, in_ms: bool) -> dict[str, object]:
         """As a row of a document."""
@@ -146,6 +147,7 @@ class Partition:
             "predicted_ms": self.price if in_ms else None,
             "mean_rank_per_token": self.mean_rank_per_token,
             "rank_floor": self.rank_floor,
+            "execution": self.execution,
         }
 
 
@@ -156,16 +158,17 @@ def partition(
     spans = list(pairwise((*cutoffs, layer.vocab_size)))
     tails = [(*span, width) for span, width in zip(spans, widths, strict=True)]
     head = layer.head_operators(cutoffs[0], len(cutoffs))
-    products = [op for cluster in tails for op in layer.products(*cluster)]
+    inside = [op for cluster in tails for op in layer.tail_operators(*cluster)]
     in_head = layer.share(0, cutoffs[0]) * layer.hidden_size
     return Partition(
         layer.vocab_size,
         tuple(cutoffs),
         tuple(widths),
         layer.head(cutoffs[0], len(cutoffs)) + sum(layer.tail(*cluster) for cluster in tails),
-        sum(op.flops for op in (*head, *products)) / layer.n_tokens,
+        sum(op.flops for op in (*head, *inside)) / layer.n_tokens,
         in_head + sum(layer.share(start, end) * width for start, end, width in tails),
         rank_floor,
+        layer.execution,
     )
 
 
@@ -201,8 +204,8 @@ def best_partitions(
 
 
 def baseline_partition(layer: Layer, floor: RankFloor) -> Partition:
-    """torch's layer over the baseline's cutoffs, to compare with."""
-    return partition(layer, floor.baseline.cutoffs, floor.baseline.tail_dims)
+    """torch's layer over the baseline's cutoffs, as torch executes it, to compare with."""
+    return partition(layer.executed_by("torch"), floor.baseline.cutoffs, floor.baseline.tail_dims)
 
 
 def front(
