@@ -159,6 +159,14 @@ def test_launches_and_waits_have_their_price():
     assert launches["fused"] < launches["torch"]
 
 
+def test_the_baseline_is_priced_as_torchs_whatever_the_others_are():
+    counts, floor = zipf(3000), RankFloor(256, 3000)
+    fused, torchs = (Layer(counts, 256, 64, DEVICES["GPU"], e) for e in ("fused", "torch"))
+    baseline = baseline_partition(fused, floor)
+    assert baseline == partition(torchs, floor.baseline.cutoffs, floor.baseline.tail_dims)
+    assert baseline.price > partition(fused, baseline.cutoffs, baseline.widths).price
+
+
 def test_an_implementation_that_is_not_known_is_refused():
     with pytest.raises(UsageError, match="unknown execution 'eager': choose one of"):
         Layer(zipf(40), 64, 10, DEVICES["FLOPs"], "eager")
@@ -241,14 +249,15 @@ def test_the_floor_never_rises_with_the_id(vocab_size, hidden_size, factor, data
 
 
 @each_device
-def test_the_best_is_never_dearer_than_the_baseline_and_a_lower_floor_never_dearer(
+def test_the_best_is_never_dearer_than_torchs_partition_and_a_lower_floor_never_dearer(
     prices, monkeypatch
 ):
     few_candidates(monkeypatch, 24)
     layer = Layer(zipf(20_000), 512, 256, prices)
     floors = [RankFloor(512, 20_000, factor) for factor in (1, 1 / 2, 1 / 4)]
     prices_of = [[p.price for p in best_partitions(layer, floor)] for floor in floors]
-    assert prices_of[0][1] <= baseline_partition(layer, floors[0]).price
+    base = floors[0].baseline  # as the same implementation executes it
+    assert prices_of[0][1] <= partition(layer, base.cutoffs, base.tail_dims).price
     if prices is not DEVICES["measured"]:  # a measured rate may fall with the width
         for higher, lower in pairwise(prices_of):
             assert all(b <= a for a, b in zip(higher, lower, strict=True))
