@@ -11,7 +11,8 @@ from probabilities import log_prob_of
 from test_adaptive_softmax import draws, gradients
 
 from lmtime.config import AdaptiveSoftmaxConfig
-from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax, band_products, fused, pieces
+from lmtime.cost import folding as rule
+from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax, pieces
 from lmtime.timing.memory import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,9 +25,9 @@ N_TOKENS = 601  # a prime; scores of each band are more than the weights of thos
 def folding(folds=True, at_once=1):
     """Whether scores are dropped, and how many a piece may have beside what follows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "FOLD_ABOVE", -1 if folds else 2**60)
-        patch.setitem(band_products.SCORES_AT_ONCE, "cpu", at_once)
-        patch.setattr(pieces, "MOST_PIECES", 2**60)
+        patch.setattr(rule, "FOLD_ABOVE", -1 if folds else 2**60)
+        patch.setitem(rule.SCORES_AT_ONCE, "cpu", at_once)
+        patch.setattr(rule, "MOST_PIECES", 2**60)
         yield
 
 

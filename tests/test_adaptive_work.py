@@ -5,8 +5,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmtime.config import AdaptiveSoftmaxConfig
+from lmtime.cost import folding
 from lmtime.errors import UsageError
-from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax, band_products
+from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax
 from lmtime.timing.kinds import SYNCS, does_work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -129,7 +130,7 @@ def test_rows_taken_at_once_change_nothing(dtype, monkeypatch):
     hidden = torch.randn(101, 32).to(dtype).requires_grad_()
     targets = torch.randint(300, (101,))
     for n_scores in (1, 2**30):
-        monkeypatch.setitem(band_products.SCORES_AT_ONCE, "cpu", n_scores)
+        monkeypatch.setitem(folding.SCORES_AT_ONCE, "cpu", n_scores)
         loss = layer(hidden, targets).loss
         found.append([loss, *torch.autograd.grad(loss, [hidden, *layer.parameters()])])
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)

@@ -176,14 +176,12 @@ class Layer:
 
 
 def _fused_head(shape: Any, n: float, n_short_list: float) -> list[Cost]:
-    forward, backward = fused_head(shape, n, n - n_short_list, VALUE_BYTES, in_rows=True)
-    return forward + backward
+    return fused_head(shape, n, n - n_short_list, VALUE_BYTES)
 
 
 def _fused_tail(n: float, d: int, hits: float, size: int, width: int) -> list[Cost]:
     """One as wide as the layer is not projected."""
-    forward, backward = fused_tail(hits, d, Band(size, width, projects=width != d), VALUE_BYTES)
-    return forward + backward
+    return fused_tail(hits, d, Band(size, width, projects=width != d), VALUE_BYTES)
 
 
 def _torchs_head(shape: Any, n: float, n_short_list: float) -> list[Cost]:

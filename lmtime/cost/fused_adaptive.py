@@ -1,16 +1,24 @@
 """Costs of the fused adaptive softmax (`lmtime.softmax.AdaptiveSoftmax`), as torch executes it.
 
 What `output_layers.py` says holds here too. The loss has no owner of its own: its two operators are
-the layer's. No target is ignored, and nothing is smoothed or weighted. A CPU takes the passes over
-the scores in pieces: they move the same bytes, and their launches are counted as of one piece.
+the layer's. No target is ignored, nothing is smoothed or weighted, and all weights learn. A CPU
+takes the passes over the scores in pieces: they move the same bytes, and their launches are counted
+as of one piece.
+
+Many scores (`folding.py`) give their products in the forward pass, in the pieces of a CPU and for
+a loss that is differentiated itself; GPUs take fewer pieces, and pass over the gradients once more
+in the backward pass. All is for fp32: 16-bit passes, some of which go through fp32, cost more than
+is said here, and fp16 never folds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lmtime.config import tail_sizes
+from lmtime.cost.folding import count_scores, folds, rows_at_once
 from lmtime.cost.operators import Cost, adding, matmul, matmul_backward, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
@@ -39,6 +47,11 @@ class Band(NamedTuple):
         """Of the softmax."""
         return self.n_words + self.n_clusters
 
+    def weights(self, input_size: Any) -> list[Any]:
+        """Size of each tensor, the projection first."""
+        projection = [input_size * self.width] * self.projects
+        return [*projection, *(entries * self.width for entries in self.matrices)]
+
 
 def fused_adaptive(
     shape: Any,
@@ -48,49 +61,78 @@ def fused_adaptive(
     *,
     in_rows: bool = False,
 ) -> Rows:
-    """One sort, then the passes of each band, and products alone in the backward pass."""
-    n, b = n_tokens, value_bytes
-    forward, backward = fused_head(shape, n, sum(tail_tokens), b, in_rows=in_rows)
-    for hits, band in zip(tail_tokens, fused_bands(shape)[1:], strict=True):
-        its_forward, its_backward = fused_tail(hits, input_size(shape), band, b)
-        forward, backward = forward + its_forward, backward + its_backward
-    return {(OUTPUT_LAYER, "forward"): forward, (OUTPUT_LAYER, "backward"): backward}
-
-
-def fused_head(
-    shape: Any, n_tokens: float, n_tails: float, value_bytes: float, *, in_rows: bool = False
-) -> tuple[list[Cost], list[Cost]]:
-    """The layer and its loss without the tails, whose tokens are n_tails: forward, backward.
-
-    Of the cutoffs the first and their number count.
-    """
+    """One sort, then the passes of each band; the products of the gradients in either pass."""
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
-    shared, width, band = shared_rank(shape), input_size(shape), _head_band(shape)
+    shared, width = shared_rank(shape), input_size(shape)
+    passes = _folded if fused_folds(shape, n, tail_tokens) else _kept
+    bands_forward, bands_backward = passes(shape, n, tail_tokens, b)
     forward = copied_rows(n, d, b, in_rows)
     if shared is not None:
         forward.append(matmul(n, d, width, b))
-    forward += [
-        *_partition(n, len(shape.cutoffs), b),
-        traffic(2 * n_tails * width, b, ids=n_tails),
-        *_band(n, width, band, b),
-        *_likelihoods(n, n_tails, b),
-        traffic(2 * n, b, ids=n),
-        traffic(n + 1 + 2, b, launches=2),  # the mean
-    ]
-    backward = [
-        *_scales(n, n_tails, b),
-        *_band_backward(n, width, band, b),
-        traffic(2 * n * width + n_tails * width, b, ids=n_tails),  # tails to the head's
-    ]
+    forward += [*_partition(n, len(tail_tokens), b), *(_counted(hits, b) for hits in tail_tokens)]
+    forward += [*bands_forward, *_mean(n, sum(tail_tokens), b)]
+    backward = [traffic(2, b), *bands_backward]  # what arrives, times the share of each token
     if shared is not None:
         backward += matmul_backward(n, d, width, b)
+    return {(OUTPUT_LAYER, "forward"): forward, (OUTPUT_LAYER, "backward"): backward}
+
+
+def fused_folds(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> bool:
+    """Whether the scores are dropped in the forward pass; not of Altair parameters."""
+    entries = [band.n_entries for band in fused_bands(shape)]
+    return folds(count_scores([n_tokens, *tail_tokens], entries))
+
+
+def piece_rows(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> list[int]:
+    """Rows of a piece of each band on a CPU; the last of a band may have fewer."""
+    found, width = fused_bands(shape), input_size(shape)
+    entries = [band.n_entries for band in found]
+    n_weights = [sum(band.weights(width)) for band in found]
+    return rows_at_once([n_tokens, *tail_tokens], entries, n_weights, "cpu")
+
+
+def _kept(shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any) -> tuple[list[Cost], list[Cost]]:
+    """Forward and backward: the scores of all bands wait for the backward pass."""
+    n_tails, width = sum(tail_tokens), input_size(shape)
+    rows = [n, *tail_tokens]
+    forward = [traffic(2 * n_tails * width, b, ids=n_tails)]
+    backward = [traffic(2 * (n + n_tails) + 1, b)]  # over the sums of the rows
+    for n_rows, band in zip(rows, fused_bands(shape), strict=True):
+        forward += [*_band(n_rows, width, band, b), traffic(2 * n_rows, b, ids=n_rows)]
+        backward += _band_backward(n_rows, width, band, b)
+    forward += _residuals(n + n_tails, b)
+    backward.append(_added_rows(n_tails, width, b, n=n))
     return forward, backward
 
 
-def fused_tail(n: Any, d: Any, band: Band, b: Any) -> tuple[list[Cost], list[Cost]]:
-    """One tail cluster of n tokens that are d wide: forward, backward."""
-    counted = traffic(0, b, ids=2 * n)  # targets from its start
-    return [counted, *_band(n, d, band, b), traffic(2 * n, b, ids=n)], _band_backward(n, d, band, b)
+def fused_head(shape: Any, n: Any, n_tails: Any, b: Any) -> list[Cost]:
+    """Both passes of a layer that keeps its scores, without its tails, whose tokens are n_tails.
+
+    Of the cutoffs the first and their number count; the hidden states lie in rows.
+    """
+    width, band = input_size(shape), _head_band(shape)
+    return [
+        *_partition(n, len(shape.cutoffs), b),
+        traffic(2 * n_tails * width, b, ids=n_tails),
+        *_band(n, width, band, b),
+        traffic(2 * n, b, ids=n),
+        *_residuals(n + n_tails, b),
+        *_mean(n, n_tails, b),
+        traffic(2, b),
+        traffic(2 * (n + n_tails) + 1, b),
+        *_band_backward(n, width, band, b),
+        _added_rows(n_tails, width, b, n=n),
+    ]
+
+
+def fused_tail(hits: Any, width: Any, band: Band, b: Any) -> list[Cost]:
+    """What one tail cluster of a layer adds to its head."""
+    return [
+        _counted(hits, b),
+        *_band(hits, width, band, b),
+        traffic(2 * hits, b, ids=hits),
+        *_band_backward(hits, width, band, b),
+    ]
 
 
 def fused_weights(shape: Any) -> list[Any]:
@@ -110,15 +152,21 @@ def fused_bands(shape: Any) -> list[Band]:
     projects = [True] * n_tails if tails is None else [tail != width for tail in tails]
     if tails is None:
         tails = [floor_divide(width, shape.div_value**i) for i in range(1, n_tails + 1)]
-    head, sizes = _head_band(shape), tail_sizes(shape.cutoffs, shape.vocab_size)
-    is_tied = [head.is_tied] * n_tails
-    return [head, *map(Band, sizes, tails, projects, [0] * n_tails, is_tied)]
+    sizes = tail_sizes(shape.cutoffs, shape.vocab_size)
+    is_tied = getattr(shape, "ties_words", False)
+    found = [band._replace(is_tied=is_tied) for band in map(Band, sizes, tails, projects)]
+    return [_head_band(shape), *found]
 
 
 def _head_band(shape: Any) -> Band:
-    rank, is_tied = getattr(shape, "head_rank", None), getattr(shape, "ties_words", False)
-    width = input_size(shape) if rank is None else rank
-    return Band(shape.cutoffs[0], width, rank is not None, len(shape.cutoffs), is_tied)
+    width, rank = input_size(shape), getattr(shape, "head_rank", None)
+    return Band(
+        shape.cutoffs[0],
+        width if rank is None else rank,
+        rank is not None,
+        len(shape.cutoffs),
+        is_tied=getattr(shape, "ties_words", False),
+    )
 
 
 def input_size(shape: Any) -> Any:
@@ -132,8 +180,33 @@ def shared_rank(shape: Any) -> Any:
     return getattr(shape, "shared_rank", None)
 
 
+def _folded(
+    shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any
+) -> tuple[list[Cost], list[Cost]]:
+    """Forward alone: each piece is done with before the next."""
+    n_tails, width = sum(tail_tokens), input_size(shape)
+    found, steps = fused_bands(shape), piece_rows(shape, n, tail_tokens)
+    forward = [traffic(0, b, ids=2 * (n + n_tails))]  # targets of head and tails in one list
+    for i, (n_rows, band, step) in enumerate(zip([n, *tail_tokens], found, steps, strict=True)):
+        for start in range(0, math.ceil(n_rows), step):
+            rows = min(step, n_rows - start)
+            if i > 0:
+                forward.append(traffic(2 * rows * width, b, ids=rows))
+            forward += [*_band(rows, width, band, b), *_residuals(rows, b)]
+            forward += [traffic(2 * rows, b, ids=rows), traffic(3 * rows, b)]  # over the sums
+            forward += _band_backward(rows, width, band, b, adds=start > 0)
+            if i > 0:
+                forward.append(_added_rows(rows, width, b, n=n))
+    return forward, []
+
+
+def _counted(hits: Any, b: Any) -> Cost:
+    """Targets of a tail, from its start."""
+    return traffic(0, b, ids=2 * hits)
+
+
 def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
-    """The tokens by cluster, of which n_tails are tails; the host waits for their numbers."""
+    """The tokens by cluster; the host waits for their numbers."""
     n_edges = n_tails + 4  # both ends of the vocabulary and of the ignored id too
     return [
         traffic(0, b, ids=3 * n),  # sort: ids in, ids and their order out
@@ -158,31 +231,43 @@ def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:
     return traffic(moved, b, ids=n, kind="fused_softmax", launches=5)
 
 
-def _likelihoods(n: Any, n_tails: Any, b: Any) -> list[Cost]:
-    """From scores and sums to the likelihood of each token, and what the gradient is there."""
-    both = n + n_tails  # a tail token has a row in the head as well
+def _residuals(n_rows: Any, b: Any) -> list[Cost]:
+    """From scores and sums to the likelihood of each row, and what the gradient is there."""
     return [
-        traffic(5 * both, b, launches=2),  # logarithm of the sums, taken off
-        traffic(2 * n, b),  # negated
-        traffic(2 * n + n_tails, b, ids=n_tails),  # tails added
-        traffic(5 * both, b, launches=2),  # probability less one, times the sum; then scattered
+        traffic(5 * n_rows, b, launches=2),  # logarithm of the sums, taken off
+        traffic(5 * n_rows, b, launches=2),  # probability less one, times the sum; then scattered
     ]
 
 
-def _scales(n: Any, n_tails: Any, b: Any) -> list[Cost]:
-    """Backward of the mean, and what arrives for each row over the sum of its exponentials."""
+def _mean(n: Any, n_tails: Any, b: Any) -> list[Cost]:
+    """Likelihoods negated, tails added; the sum of all in their shares."""
     return [
-        traffic(2, b),
-        traffic(2 * n_tails, b, ids=n_tails),
-        traffic(5 * (n + n_tails), b, launches=2),
+        traffic(2 * n, b),
+        _added_rows(n_tails, 1, b, n=n),
+        traffic(3 * n + 1, b, launches=2),
     ]
 
 
-def _band_backward(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
-    """The narrow factor of each product is scaled, never the scores."""
+def _added_rows(n_tails: Any, width: Any, b: Any, *, n: Any) -> Cost:
+    """Rows of the tails added to those of all tokens."""
+    return traffic((2 * n + n_tails) * width, b, ids=n_tails)
+
+
+def _band_backward(n: Any, d: Any, band: Band, b: Any, *, adds: bool = False) -> list[Cost]:
+    """The narrow factor of each product is scaled, never the scores.
+
+    adds: whether gradients of the weights are there already, from other rows.
+    """
     narrow = n * band.width
     scaled = traffic(2 * narrow + n, b)
-    costs = [scaled, *(matmul(entries, n, band.width, b) for entries in band.matrices)]
+    of_weights = [matmul(band.width, n, d, b)] * band.projects
+    of_weights += [matmul(entries, n, band.width, b) for entries in band.matrices]
+    if adds:
+        sizes = band.weights(d)
+        of_weights = [
+            adding(product, size, b) for product, size in zip(of_weights, sizes, strict=True)
+        ]
     first, *later = (matmul(n, entries, band.width, b) for entries in band.matrices)
-    costs += [first, *(adding(product, narrow, b) for product in later), scaled]
-    return costs + (matmul_backward(n, d, band.width, b) if band.projects else [])
+    of_rows = [first, *(adding(product, narrow, b) for product in later)]
+    of_rows += [matmul(n, band.width, d, b)] * band.projects
+    return [*of_weights, *of_rows, scaled, scaled]

@@ -15,7 +15,13 @@ from typing import Any
 
 from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, TransformerConfig, head_size
 from lmtime.cost.chunked import chunk_rows
-from lmtime.cost.fused_adaptive import fused_bands, input_size, shared_rank
+from lmtime.cost.fused_adaptive import (
+    fused_bands,
+    fused_folds,
+    input_size,
+    piece_rows,
+    shared_rank,
+)
 from lmtime.cost.operators import ID_BYTES
 from lmtime.cost.optimizers import Optimizer
 from lmtime.cost.output_layers import bands
@@ -205,27 +211,46 @@ def _adaptive(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list
 
 
 def _fused_adaptive(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list[Stage]:
-    """One node of the graph: what all bands keep is freed when the last of them is done."""
-    d, width, shared = shape.final_hidden_size, input_size(shape), shared_rank(shape)
+    """The hidden states, their projection if head and tails share one, and a node for all bands."""
+    d, width = shape.final_hidden_size, input_size(shape)
+    held = 0 if in_rows else n * d
+    shared = []
+    if shared_rank(shape) is not None:
+        shared = [Stage(kept=n * width, backward=n * width + n * d, weights=(d * width,))]
+    node = _folded_bands if fused_folds(shape, n, hits) else _kept_bands
+    return [Stage(kept=n * d), *shared, *node(shape, n, hits, held)]
+
+
+def _kept_bands(shape: Any, n: Any, hits: Sequence[Any], held: Any) -> list[Stage]:
+    """What all bands keep is freed when the last of them is done."""
+    width = input_size(shape)
     incoming = (n + sum(hits)) * width  # gradients of the rows of head and tails
     kept, bands_backward = sum(hits) * width, []
     for n_rows, band in zip([n, *hits], fused_bands(shape), strict=True):
         narrow = n_rows * band.width
-        projection = (width * band.width,) * band.projects
         kept += n_rows * band.n_entries + narrow * band.projects
         bands_backward.append(
             Stage(
                 backward=incoming + narrow * (1 + band.projects),
-                weights=(*projection, *(entries * band.width for entries in band.matrices)),
+                weights=tuple(band.weights(width)),
             )
         )
     head, *tails = bands_backward
-    projected = []
-    if shared is not None:
-        kept += n * width
-        projected = [Stage(backward=n * width + n * d, weights=(d * width,))]
-    node = Stage(kept=kept, forward=0 if in_rows else n * d, backward=incoming)
-    return [Stage(kept=n * d), *projected, node, *reversed(tails), head]
+    return [Stage(kept=kept, forward=held, backward=incoming), *reversed(tails), head]
+
+
+def _folded_bands(shape: Any, n: Any, hits: Sequence[Any], held: Any) -> list[Stage]:
+    """Gradients of the rows, then of the weights of each band; a piece at most lives beside."""
+    width, found = input_size(shape), fused_bands(shape)
+    stages = [Stage(kept=n * width)]
+    rows = map(min, piece_rows(shape, n, hits), [n, *hits])
+    for i, (n_rows, band) in enumerate(zip(rows, found, strict=True)):
+        picked = 2 * n_rows * width * (i > 0)  # rows of a tail, and their gradient
+        narrow = n_rows * band.width * (3 if band.projects else 1)
+        sizes = tuple(band.weights(width))
+        beside = held + picked + narrow + n_rows * band.n_entries
+        stages.append(Stage(sum(sizes), beside, backward=-sum(sizes), weights=sizes))
+    return stages
 
 
 def _chunked(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -> list[Stage]:

@@ -9,11 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lmtime.cost.folding import scores_at_once
 from lmtime.softmax.bands import BandWeights
-
-# Scores whose softmax is taken at once: on a CPU they stay in the cache between two passes.
-SCORES_AT_ONCE = {"cpu": 2**18}
-SCORES_AT_ONCE_ELSEWHERE = 2**26
 
 
 class Kept(NamedTuple):
@@ -34,8 +31,7 @@ def band_forward(
     """
     narrow = rows if band.projection is None else rows.mm(band.projection.t())
     scores = _scores(narrow, band)
-    n_at_once = SCORES_AT_ONCE.get(scores.device.type, SCORES_AT_ONCE_ELSEWHERE)
-    n_rows = max(16, n_at_once // scores.shape[1])
+    n_rows = max(16, scores_at_once(scores.device.type) // scores.shape[1])
     whole = (scores, targets.unsqueeze(1), at_target, sums)
     pieces = (
         [whole] if rows.shape[0] <= n_rows else zip(*(x.split(n_rows) for x in whole), strict=True)

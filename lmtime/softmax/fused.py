@@ -4,7 +4,7 @@ The scores of each band become, in place, a multiple of the gradient of the nega
 with respect to them, `softmax - onehot` of each token: exponentials less the sum of the row at the
 target; the division by that sum waits. The gradients are then matrix products alone: what arrives
 for each token, over the sum, scales the narrow factor of a product, never the scores. When the
-products are taken depends on the size (`FOLD_ABOVE`):
+products are taken depends on the size (`lmtime.cost.folding`):
 
 - few scores are kept, once, with the rows of the tail tokens and their projections. The backward
   pass takes the products; a second one finds what the first one found.
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lmtime.cost.folding import folds
 from lmtime.softmax.band_products import (
     Kept,
     band_backward,
@@ -32,8 +33,6 @@ from lmtime.softmax.band_products import (
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
 from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores
-
-FOLD_ABOVE = 2**21  # scores; below, a pass over the gradients costs more than it saves
 
 N_WEIGHTS = len(BandWeights._fields)
 
@@ -59,7 +58,7 @@ class AdaptiveNLL(torch.autograd.Function):
         bands = _bands(weights)
         # fp16 gradients must be scaled before they are rounded: their range is small.
         foldable = not learns or (share is not None and hidden.dtype != torch.float16)
-        ctx.folds = foldable and n_scores(bands, plan) > FOLD_ABOVE
+        ctx.folds = foldable and folds(n_scores(bands, plan))
         if ctx.folds:
             own = share if learns else None
             log_prob, ctx.ready = in_pieces(hidden, plan, bands, own, _wants(ctx))

@@ -1,22 +1,18 @@
 """An adaptive softmax whose scores are dropped piece by piece, their gradients being taken first.
 
-A piece is some rows of a band. Every further piece of a band passes over the gradients of its
-weights once more, so pieces are as large as what follows allows: the peak of a step has the
-gradients of all bands in it anyway, and until later ones are made, scores may stand in their room.
+A piece is some rows of a band: `lmtime.cost.folding` says how many.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from lmtime.cost.folding import count_scores, rows_at_once
 from lmtime.softmax.band_products import (
-    SCORES_AT_ONCE,
-    SCORES_AT_ONCE_ELSEWHERE,
     Kept,
     band_backward,
     band_forward,
@@ -27,13 +23,10 @@ from lmtime.softmax.band_products import (
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
 
-MOST_PIECES = 16  # about: a piece has at least this part of all scores
-
 
 def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
     """Of all bands and the tokens that meet them."""
-    counts = (plan.n_tokens, *plan.counts)
-    return sum(n * sum(band.sizes) for n, band in zip(counts, bands, strict=True))
+    return count_scores((plan.n_tokens, *plan.counts), [sum(band.sizes) for band in bands])
 
 
 def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
@@ -109,15 +102,11 @@ def pieces_of(
 ) -> Iterator[tuple[int, slice, slice | Tensor]]:
     """Number of the band, places in the list of all rows, and the tokens there."""
     counts = (plan.n_tokens, *plan.counts)
-    n_values = [sum(t.numel() for t in band if t is not None) for band in bands]
-    n_later = [sum(n_values[i + 1 :]) for i in range(len(bands))]
-    at_once = SCORES_AT_ONCE.get(device, SCORES_AT_ONCE_ELSEWHERE)
-    at_once = max(at_once, n_scores(bands, plan) // MOST_PIECES)
-    for i, (n_rows, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
-        n_scores_at_once = max(at_once, n_later[i])
-        n_pieces = math.ceil(n_rows * sum(bands[i].sizes) / n_scores_at_once)
-        n_at_once = max(1, math.ceil(n_rows / max(1, n_pieces)))
-        for start in range(end - n_rows, end, n_at_once):
-            own = slice(start, min(start + n_at_once, end))
+    n_entries = [sum(band.sizes) for band in bands]
+    n_weights = [sum(t.numel() for t in band if t is not None) for band in bands]
+    steps = rows_at_once(counts, n_entries, n_weights, device)
+    for i, (n_rows, end, step) in enumerate(zip(counts, accumulate(counts), steps, strict=True)):
+        for start in range(end - n_rows, end, step):
+            own = slice(start, min(start + step, end))
             tail = slice(own.start - plan.n_tokens, own.stop - plan.n_tokens)
             yield i, own, own if i == 0 else plan.rows[tail]
