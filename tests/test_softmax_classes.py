@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probabilities import log_prob_of
 
 from lmtime.errors import UsageError
 from lmtime.softmax import ClassSoftmax
@@ -24,17 +25,6 @@ def some_hidden(*shape, dtype=torch.float64):
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(*shape, WIDTH, generator=generator, dtype=torch.float64)
     return hidden.to(dtype).requires_grad_()
-
-
-def log_prob_of(layer, hidden):
-    """Class by class, of its own words alone."""
-    log_class = torch.log_softmax(hidden @ layer.classes.weight.T, -1)
-    parts = []
-    for c, vectors in enumerate(layer.words):
-        n_words = min(layer.class_size, layer.vocab_size - c * layer.class_size)
-        inside = torch.log_softmax(hidden @ vectors[:n_words].T, -1)
-        parts.append(log_class[:, c, None] + inside)
-    return torch.cat(parts, -1)
 
 
 def gradients(loss, hidden, layer):

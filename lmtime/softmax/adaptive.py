@@ -12,7 +12,7 @@ from lmtime.errors import UsageError
 from lmtime.softmax.bands import Band, band_shapes
 from lmtime.softmax.full import log_softmax
 from lmtime.softmax.fused import AdaptiveNLL
-from lmtime.softmax.interface import OutputLayer, OutputLoss, check_int64
+from lmtime.softmax.interface import OutputLayer, OutputLoss, check_int64, product_dtype
 from lmtime.softmax.partition import Plan, edges_of, partition
 from lmtime.softmax.static import static_nll
 
@@ -39,16 +39,12 @@ class AdaptiveSoftmax(OutputLayer):
         words: Sequence[nn.Parameter] | None = None,
         **options: object,
     ) -> None:
-        super().__init__(config.hidden_size, **options)
+        super().__init__(config.hidden_size, config.vocab_size, weight=weight, **options)
         self.config = config
         shapes, n_tails = band_shapes(config), len(config.cutoffs)
         given = [None] * len(shapes) if words is None else list(words)
         if words is not None and (found := [tuple(t.shape) for t in given]) != shapes:
             raise UsageError(f"tied words of shapes {found} must be {shapes}, one table a band")
-        if weight is not None and weight.shape != (config.vocab_size,):
-            raise UsageError(
-                f"weight of shape {tuple(weight.shape)} must be ({config.vocab_size},), one a word"
-            )
         self.shared = None
         if config.shared_rank is not None:
             self.shared = nn.Linear(config.hidden_size, config.shared_rank, bias=False)
@@ -66,7 +62,6 @@ class AdaptiveSoftmax(OutputLayer):
                 shapes[1:], config.tail_projects, given[1:], strict=True
             )
         )
-        self.register_buffer("weight", weight)
         edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
         self.register_buffer("edges", torch.tensor(edges), persistent=False)
 
@@ -83,6 +78,8 @@ class AdaptiveSoftmax(OutputLayer):
         With `capacity`, the most tokens of each tail cluster, all shapes are fixed and the layer
         can be compiled whole: see `static.py` for what happens beyond it.
         """
+        if plan is not None and capacity is not None:
+            raise UsageError("a plan and capacities are two ways to go: give one of them")
         rows, flat = self._checked(hidden, targets)
         narrowed = self._narrowed(rows)
         if capacity is None:
@@ -119,15 +116,8 @@ class AdaptiveSoftmax(OutputLayer):
 
     def _narrowed(self, rows: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, input_size), in the type of the products."""
-        rows = rows.to(self._dtype(rows))
+        rows = rows.to(product_dtype(rows, self.head.words.weight.dtype))
         return rows if self.shared is None else self.shared(rows)
-
-    def _dtype(self, rows: Tensor) -> torch.dtype:
-        """An autocast's type, or that of the weights."""
-        device = rows.device.type
-        if torch.is_autocast_enabled(device):
-            return torch.get_autocast_dtype(device)
-        return self.head.words.weight.dtype
 
     def _fused_nll(self, narrowed: Tensor, plan: Plan) -> Tensor:
         weights = [

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lmtime.errors import UsageError
@@ -58,4 +57,5 @@ def static_nll(
 
 
 def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    return F.nll_loss(log_softmax(scores), targets, reduction="none")
+    """Not `F.nll_loss`, which lets targets of -100 pass unseen."""
+    return -log_softmax(scores).gather(1, targets[:, None])[:, 0]
