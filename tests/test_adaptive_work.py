@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmtime.config import AdaptiveSoftmaxConfig
 from lmtime.errors import UsageError
-from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax, fused
+from lmtime.softmax import AdaptiveSoftmax, TorchAdaptiveSoftmax, band_products
 from lmtime.timing.kinds import SYNCS, does_work
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,12 +59,12 @@ def test_a_step_waits_once_and_with_a_plan_never(ignore_index):
 def test_a_step_is_few_operators():
     """Views aside."""
     layer = AdaptiveSoftmax(CONFIG)
-    assert [len(ops.names) for ops in step(layer, plan=layer.plan(TARGETS))] == [32, 22]
+    assert [len(ops.names) for ops in step(layer, plan=layer.plan(TARGETS))] == [32, 20]
     with Operators() as planning:
         layer.plan(TARGETS)
     assert len(planning.names) == 7
     found = sum(len(ops.names) for ops in step(TorchAdaptiveSoftmax(CONFIG)))
-    assert found > 7 + 32 + 22
+    assert found > 7 + 32 + 20
 
 
 def test_only_tokens_of_a_cluster_meet_it_and_ignored_ones_do_not():
@@ -129,7 +129,7 @@ def test_rows_taken_at_once_change_nothing(dtype, monkeypatch):
     hidden = torch.randn(101, 32).to(dtype).requires_grad_()
     targets = torch.randint(300, (101,))
     for n_scores in (1, 2**30):
-        monkeypatch.setitem(fused.SCORES_AT_ONCE, "cpu", n_scores)
+        monkeypatch.setitem(band_products.SCORES_AT_ONCE, "cpu", n_scores)
         loss = layer(hidden, targets).loss
         found.append([loss, *torch.autograd.grad(loss, [hidden, *layer.parameters()])])
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)

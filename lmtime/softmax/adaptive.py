@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,14 @@ from lmtime.errors import UsageError
 from lmtime.softmax.bands import Band, band_shapes
 from lmtime.softmax.full import log_softmax
 from lmtime.softmax.fused import AdaptiveNLL
-from lmtime.softmax.interface import OutputLayer, OutputLoss, check_int64, product_dtype
+from lmtime.softmax.interface import (
+    OutputLayer,
+    OutputLoss,
+    check_int64,
+    mean,
+    mean_nll,
+    product_dtype,
+)
 from lmtime.softmax.partition import Plan, edges_of, partition
 from lmtime.softmax.static import static_nll
 
@@ -87,13 +95,16 @@ class AdaptiveSoftmax(OutputLayer):
             if plan.n_tokens != len(flat):
                 raise UsageError(f"a plan of {plan.n_tokens} tokens is not one of {len(flat)}")
             ignored, n_kept = plan.ignored, plan.n_kept
-            nll = self._fused_nll(narrowed, plan)
+            share = self._share(flat, ignored, n_kept)
+            nll, loss = self._fused_nll(narrowed, plan, share)
         else:
             ignored = flat == self.loss.ignore_index
             n_kept = (~ignored).sum()
             bands = (self.head, *self.tails)
             nll = static_nll(bands, self.config.cutoffs, narrowed, flat, ignored, capacity)
-        loss = self._reduced(nll, rows, flat, ignored, n_kept)
+            loss = None
+        if loss is None:
+            loss = self._reduced(nll, rows, flat, ignored, n_kept)
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 
@@ -119,15 +130,39 @@ class AdaptiveSoftmax(OutputLayer):
         rows = rows.to(product_dtype(rows, self.head.words.weight.dtype))
         return rows if self.shared is None else self.shared(rows)
 
-    def _fused_nll(self, narrowed: Tensor, plan: Plan) -> Tensor:
+    def _share(self, flat: Tensor, ignored: Tensor | None, n_kept: int) -> float | Tensor | None:
+        """Of each token's nll in the loss, one number or (n_tokens,); None: it is no such sum."""
+        if self.loss.reduction == "none" or self.loss.label_smoothing or n_kept == 0:
+            return None
+        is_mean = self.loss.reduction == "mean"
+        if self.weight is None:
+            return 1.0 / n_kept if is_mean else 1.0
+        counts = self._counts(flat, ignored)
+        if not is_mean:
+            return counts
+        total = counts.sum()
+        return counts / total.masked_fill(total == 0, 1.0)  # 0 for all where no token has weight
+
+    def _counts(self, flat: Tensor, ignored: Tensor | None) -> Tensor:
+        """(n_tokens,): the weight of each target, 0 where ignored."""
+        known = flat if ignored is None else flat.masked_fill(ignored, 0)
+        weight = self.weight.to(torch.promote_types(self.head.words.weight.dtype, torch.float32))
+        return _masked(weight.index_select(0, known), ignored)
+
+    def _fused_nll(
+        self, narrowed: Tensor, plan: Plan, share: float | Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         weights = [
             tensor if tensor is None else tensor.to(narrowed.dtype)
             for band in (self.head, *self.tails)
             for tensor in band.weights
         ]
         learns = any(t is not None and t.requires_grad for t in (narrowed, *weights))
-        keep = learns and torch.is_grad_enabled()
-        return AdaptiveNLL.apply(narrowed, plan, keep, *weights)
+        learns = learns and torch.is_grad_enabled()
+        nll, loss = AdaptiveNLL.apply(narrowed, plan, share, learns, *weights)
+        if isinstance(share, Tensor) and self.loss.reduction == "mean":
+            loss = loss.masked_fill(~share.any(), math.nan)  # as in torch, and no gradient is
+        return nll, loss
 
     def _reduced(
         self, nll: Tensor, rows: Tensor, flat: Tensor, ignored: Tensor | None, n_kept: int | Tensor
@@ -135,16 +170,17 @@ class AdaptiveSoftmax(OutputLayer):
         """The loss, as `F.cross_entropy` weights, smooths and reduces it; nll: 0 where ignored."""
         losses, total = nll, n_kept
         if self.weight is not None:
-            known = flat if ignored is None else flat.masked_fill(ignored, 0)
-            counts = _masked(self.weight.index_select(0, known), ignored)
+            counts = self._counts(flat, ignored)
             losses, total = counts * nll, counts.sum()
         if self.loss.label_smoothing:
             log_prob = self.all_log_prob(rows)
-            uniform = -(log_prob if self.weight is None else self.weight * log_prob).mean(-1)
+            uniform = mean_nll(log_prob, self.weight)
             losses = torch.lerp(losses, _masked(uniform, ignored), self.loss.label_smoothing)
         if self.loss.reduction == "none":
             return losses
-        return losses.sum() / total if self.loss.reduction == "mean" else losses.sum()
+        if self.loss.reduction == "sum":
+            return losses.sum()
+        return losses.sum() / total if self.weight is None else mean(losses.sum(), total)
 
     @classmethod
     def from_torch(

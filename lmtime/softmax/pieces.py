@@ -1,0 +1,115 @@
+"""An adaptive softmax whose scores are dropped piece by piece, their gradients being taken first.
+
+A piece is some rows of a band. Every further piece of a band passes over the gradients of its
+weights once more, so pieces are as large as what follows allows: the peak of a step has the
+gradients of all bands in it anyway, and until later ones are made, scores may stand in their room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from lmtime.softmax.band_products import (
+    SCORES_AT_ONCE,
+    SCORES_AT_ONCE_ELSEWHERE,
+    Kept,
+    band_backward,
+    band_forward,
+    no_autocast,
+    to_residual_,
+    zeros,
+)
+from lmtime.softmax.bands import BandWeights
+from lmtime.softmax.partition import Plan
+
+MOST_PIECES = 16  # about: a piece has at least this part of all scores
+
+
+def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
+    """Of all bands and the tokens that meet them."""
+    counts = (plan.n_tokens, *plan.counts)
+    return sum(n * sum(band.sizes) for n, band in zip(counts, bands, strict=True))
+
+
+def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
+    """What reaches each row of the head, then of the tails; a single number stays one.
+
+    gradient: () or (n_tokens,); ignored tokens get 0, for of a mean over no token it is infinite.
+    """
+    if plan.ignored is not None:
+        gradient = gradient.expand(plan.n_tokens).masked_fill(plan.ignored, 0.0)
+    if gradient.dim() == 0:
+        return gradient
+    return torch.cat([gradient, gradient.index_select(0, plan.rows)]).unsqueeze(1)
+
+
+def in_pieces(
+    hidden: Tensor,
+    plan: Plan,
+    bands: Sequence[BandWeights],
+    gradient: float | Tensor | None,
+    wants: Sequence[Sequence[bool]],
+) -> tuple[Tensor, list[Tensor | None] | None]:
+    """Log-probabilities, (n_tokens + n_tail_tokens, 1), and gradients of hidden and all tensors.
+
+    gradient: what reaches each token's nll, one number or (n_tokens,); None: nothing does.
+    """
+    n_rows = plan.n_tokens + len(plan.rows)
+    accumulated = torch.promote_types(hidden.dtype, torch.float32)
+    log_prob = hidden.new_empty(n_rows, 1, dtype=accumulated)
+    (wants_hidden,), *wants = wants
+    learns = gradient is not None
+    if learns:
+        gradient = torch.as_tensor(gradient, dtype=accumulated, device=hidden.device)
+        gradient = for_each_row(gradient, plan).expand(n_rows, 1)
+    into = torch.empty_like(hidden) if learns and wants_hidden else None
+    entries = torch.cat([plan.entries, plan.words])
+    grads: list[list[Tensor | None] | None] = [None] * len(bands)
+    with no_autocast(hidden.device.type):
+        for i, own, tokens in pieces_of(bands, plan, hidden.device.type):
+            rows = hidden[tokens] if i == 0 else hidden.index_select(0, tokens)
+            sums = torch.empty_like(log_prob[own])
+            narrow, scores = band_forward(bands[i], rows, entries[own], log_prob[own], sums)
+            log_prob[own].sub_(sums.log())
+            if not learns:
+                continue
+            to_residual_([scores], [entries[own]], log_prob[own], sums)
+            out = None
+            if wants_hidden:  # the head meets every row first
+                out = into[tokens] if i == 0 else torch.empty_like(rows)
+            kept = Kept(rows, narrow, scores)
+            grads[i] = band_backward(bands[i], kept, gradient[own] / sums, wants[i], out, grads[i])
+            if wants_hidden and i > 0:
+                into.index_add_(0, tokens, out)
+            del narrow, scores, kept  # before the next piece has its own
+    if not learns:
+        return log_prob, None
+    missed = (
+        zeros(*band) if g is None else g for g, *band in zip(grads, bands, wants, strict=True)
+    )
+    own_type = [g if g is None else g.to(hidden.dtype) for band in missed for g in band]
+    return log_prob, [into, *own_type]
+
+
+def pieces_of(
+    bands: Sequence[BandWeights], plan: Plan, device: str
+) -> Iterator[tuple[int, slice, slice | Tensor]]:
+    """Number of the band, places in the list of all rows, and the tokens there."""
+    counts = (plan.n_tokens, *plan.counts)
+    n_values = [sum(t.numel() for t in band if t is not None) for band in bands]
+    n_later = [sum(n_values[i + 1 :]) for i in range(len(bands))]
+    at_once = SCORES_AT_ONCE.get(device, SCORES_AT_ONCE_ELSEWHERE)
+    at_once = max(at_once, n_scores(bands, plan) // MOST_PIECES)
+    for i, (n_rows, end) in enumerate(zip(counts, accumulate(counts), strict=True)):
+        n_scores_at_once = max(at_once, n_later[i])
+        n_pieces = math.ceil(n_rows * sum(bands[i].sizes) / n_scores_at_once)
+        n_at_once = max(1, math.ceil(n_rows / max(1, n_pieces)))
+        for start in range(end - n_rows, end, n_at_once):
+            own = slice(start, min(start + n_at_once, end))
+            tail = slice(own.start - plan.n_tokens, own.stop - plan.n_tokens)
+            yield i, own, own if i == 0 else plan.rows[tail]
