@@ -13,8 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from probabilities import log_prob_of
+from torch import nn
 
 from lmtime.config import AdaptiveSoftmaxConfig
+from lmtime.errors import UsageError
 from lmtime.softmax import (
     AdaptiveSoftmax,
     ChunkedSoftmax,
@@ -191,6 +193,24 @@ def test_gradients_come_again_add_up_and_mix(name, reduction):
 
 
 @every_layer
+def test_gradients_are_differences_of_the_loss_and_differ_once_or_not_at_all(name):
+    """Undefined gradients too. A second derivative is right or an error, never a constant."""
+    layer, hidden = make(name, label_smoothing=0.1), draws(4)
+    inputs = (hidden, *layer.parameters())
+    run = lambda hidden, *_: layer(hidden, WORDS[3:7]).loss  # noqa: E731
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+    layer = make(name)
+    try:
+        grad = torch.autograd.grad(layer(hidden, WORDS[3:7]).loss, hidden, create_graph=True)[0]
+        found = torch.autograd.grad(grad.square().sum(), hidden)[0]
+    except (RuntimeError, UsageError):
+        return
+    loss = twin(layer, hidden, WORDS[3:7])
+    grad = torch.autograd.grad(loss, hidden, create_graph=True)[0]
+    assert_same(found, torch.autograd.grad(grad.square().sum(), hidden)[0])
+
+
+@every_layer
 def test_what_is_frozen_has_no_gradient_and_changes_no_other(name):
     layer, hidden = make(name, label_smoothing=0.1), draws(11)
     learn = [hidden, *layer.parameters()]
@@ -267,7 +287,10 @@ def test_copies_are_the_same_layer(name):
     restored = LAYERS[name](weight=torch.ones(N_WORDS), ignore_index=5, label_smoothing=0.1)
     restored = restored.double()
     restored.load_state_dict(layer.state_dict())
-    for other in (copy.deepcopy(layer), restored):
+    with torch.device("meta"):
+        later = make(name, weight=WEIGHT, ignore_index=5, label_smoothing=0.1)
+    later.to_empty(device="cpu").load_state_dict(layer.state_dict())
+    for other in (copy.deepcopy(layer), restored, later):
         assert_same(other(hidden, WORDS), wanted)
 
 
@@ -349,3 +372,43 @@ def test_weights_of_words_take_the_type_of_the_losses(name):
         layer = LAYERS[name](weight=weight)
         out = layer(draws(11).float(), WORDS)
         assert out.loss.dtype == out.nll.dtype == torch.float32
+
+
+# Mistakes
+
+
+@every_layer
+def test_what_cannot_be_is_said_in_one_sentence(name):
+    layer, words = make(name), torch.tensor([1, 2])
+    calls = {
+        r"weight of shape \(3,\) must be \(17,\), one a word": lambda: make(name, weight=[1, 2, 3]),
+        "ignore_index=None must be a whole number": lambda: make(name, ignore_index=None),
+        "ignore_index=1.5 must be a whole number": lambda: make(name, ignore_index=1.5),
+        "of 64 bits": lambda: make(name, ignore_index=2**63),
+        "targets are a list and must be torch.int64": lambda: layer(draws(2), [1, 2]),
+        r"of shape \(\) and torch.float64 must be": lambda: layer(draws(1)[0, 0], words[0]),
+        "torch.int64 must be .* floating-point": lambda: layer(draws(2).long(), words),
+    }
+    for message, call in calls.items():
+        with pytest.raises(UsageError, match=message):
+            call()
+
+
+def test_plans_and_capacities_exclude_each_other_and_fit_the_layer():
+    layer, hidden = make("adaptive"), draws(11)
+    plan, other = layer.plan(WORDS), AdaptiveSoftmaxConfig(WIDTH, N_WORDS, (5,), 2.0)
+    with pytest.raises(UsageError, match="give one of them"):
+        layer(hidden, WORDS, plan=plan, capacity=(11, 11))
+    with pytest.raises(UsageError, match="plan of 11 tokens and 1 tails"):
+        layer(hidden, WORDS, plan=AdaptiveSoftmax(other).plan(WORDS))
+    for capacity in (11, (2.5, 11), torch.tensor([11, 11])):
+        with pytest.raises(UsageError, match="must be 2 numbers of rows"):
+            layer(hidden, WORDS, capacity=capacity)
+
+
+@pytest.mark.parametrize("own", [{}, {"head_bias": True}, {"tail_bias": True}])
+@pytest.mark.parametrize("bias", [False, True])
+def test_biases_that_torch_has_not_start_at_zero(bias, own):
+    theirs = nn.AdaptiveLogSoftmaxWithLoss(WIDTH, N_WORDS, [5, 9], 2.0, head_bias=bias).double()
+    layer = AdaptiveSoftmax.from_torch(theirs, ignore_index=4, **own)
+    assert_same(layer.log_prob(draws(11)), theirs.log_prob(draws(11)))

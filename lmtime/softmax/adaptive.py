@@ -70,8 +70,8 @@ class AdaptiveSoftmax(OutputLayer):
                 shapes[1:], config.tail_projects, given[1:], strict=True
             )
         )
-        edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
-        self.register_buffer("edges", torch.tensor(edges), persistent=False)
+        # By device, and no buffer: `to_empty` would leave it without values.
+        self._edges: dict[torch.device, Tensor] = {}
 
     def forward(
         self,
@@ -92,8 +92,13 @@ class AdaptiveSoftmax(OutputLayer):
         narrowed = self._narrowed(rows)
         if capacity is None:
             plan = self.plan(flat) if plan is None else plan.to(rows.device)
-            if plan.n_tokens != len(flat):
-                raise UsageError(f"a plan of {plan.n_tokens} tokens is not one of {len(flat)}")
+            found = plan.n_tokens, len(plan.counts)
+            if found != (wanted := (len(flat), len(self.tails))):
+                raise UsageError(
+                    "a plan of {} tokens and {} tails is not one of {} and {}".format(
+                        *found, *wanted
+                    )
+                )
             ignored, n_kept = plan.ignored, plan.n_kept
             share = self._share(flat, ignored, n_kept)
             nll, loss = self._fused_nll(narrowed, plan, share)
@@ -114,8 +119,12 @@ class AdaptiveSoftmax(OutputLayer):
         A target that is neither a word nor ignored raises IndexError.
         """
         check_int64(targets)
-        edges = self.edges if self.edges.device == targets.device else self.edges.to(targets.device)
-        return partition(targets.reshape(-1), edges, self.config.cutoffs)
+        device, config = targets.device, self.config
+        if device not in self._edges:
+            edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
+            self._edges[device] = torch.tensor(edges, device=device)
+        flat = targets.reshape(-1).contiguous()
+        return partition(flat, self._edges[device], config.cutoffs)
 
     def all_log_prob(self, hidden: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
@@ -186,12 +195,16 @@ class AdaptiveSoftmax(OutputLayer):
     def from_torch(
         cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: object
     ) -> AdaptiveSoftmax:
-        """The same probabilities from copies of the weights."""
+        """The same probabilities from copies of the weights; a bias that torch has not is 0."""
         config = AdaptiveSoftmaxConfig(
             module.in_features, module.n_classes, module.cutoffs, module.div_value
         )
-        layer = cls(config, head_bias=module.head.bias is not None, **options)
+        head_bias = options.pop("head_bias", False) or module.head.bias is not None
+        layer = cls(config, head_bias=head_bias, **options)
         layer.to(module.head.weight)
+        for band in (layer.head, *layer.tails):
+            if band.bias is not None:
+                nn.init.zeros_(band.bias)
         found = {_own_name(name): tensor for name, tensor in module.state_dict().items()}
         layer.load_state_dict(layer.state_dict() | found)
         return layer

@@ -47,14 +47,12 @@ class ClassSoftmax(OutputLayer):
         self.bias = None
         if bias:
             self.bias = nn.Parameter(torch.empty(self.words.shape[:2]).uniform_(-bound, bound))
-        class_of = torch.arange(vocab_size) // self.class_size
-        self.register_buffer("class_of", class_of, persistent=False)
 
     def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
         """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and `mean_nll`."""
         hidden = self._cast(hidden)
         known = targets.masked_fill(targets == self.loss.ignore_index, 0)
-        classes = self.class_of.gather(0, known)  # it refuses ids that are no words
+        classes = known.div(self.class_size, rounding_mode="floor")
         log_class = log_softmax(self.classes(hidden)).gather(1, classes[:, None])[:, 0]
         nll = -log_class - self._log_word(hidden, known, classes)
         if self.loss.label_smoothing == 0:
@@ -85,7 +83,9 @@ class ClassSoftmax(OutputLayer):
         biases = [None] * self.n_classes if self.bias is None else self.bias.unbind(0)
         met = [c for c, count in enumerate(counts) if count] or [0]
         logits = torch.cat([nn.functional.linear(parts[c], vectors[c], biases[c]) for c in met])
-        place = (targets - classes * self.class_size)[order]
+        place = targets - classes * self.class_size
+        # What is no word is refused: by the gather of its class, or by this place in the last one.
+        place = place.masked_fill(targets >= self.vocab_size, self.class_size)[order]
         n_words = (self.vocab_size - classes * self.class_size)[order]
         missing = torch.arange(self.class_size, device=hidden.device) >= n_words[:, None]
         log_word = log_softmax(logits.masked_fill(missing, -math.inf)).gather(1, place[:, None])

@@ -34,10 +34,7 @@ class Reduction(nn.Module):
             raise unknown("reduction", reduction, list(REDUCTIONS))
         if not 0 <= label_smoothing <= 1:
             raise UsageError(f"label_smoothing={label_smoothing} must lie between 0 and 1")
-        try:
-            self.ignore_index = index(ignore_index)
-        except TypeError:
-            raise UsageError(f"{ignore_index=} must be a whole number, -100 if no id is") from None
+        self.ignore_index = _checked_ignore_index(ignore_index)
         self.reduction = reduction
         self.label_smoothing = label_smoothing
 
@@ -69,6 +66,16 @@ class Reduction(nn.Module):
         return OutputLoss(nll, total)
 
 
+def _checked_ignore_index(ignore_index: int) -> int:
+    try:
+        whole = index(ignore_index)
+    except TypeError:
+        whole = None
+    if whole is None or not -(2**63) <= whole < 2**63 - 1:
+        raise UsageError(f"{ignore_index=} must be a whole number of 64 bits; -100 stands for none")
+    return whole
+
+
 def mean(total: Tensor, weight: Tensor) -> Tensor:
     """total / weight; nan without any weight, and then no gradient is."""
     nothing = weight == 0
@@ -92,8 +99,9 @@ def product_dtype(hidden: Tensor, own: torch.dtype) -> torch.dtype:
 
 def check_int64(targets: Tensor) -> None:
     """Functions of torch differ in which other types they take."""
-    if targets.dtype != torch.int64:
-        raise UsageError(f"targets are {targets.dtype} and must be torch.int64")
+    found = targets.dtype if isinstance(targets, Tensor) else f"a {type(targets).__name__}"
+    if found != torch.int64:
+        raise UsageError(f"targets are {found} and must be torch.int64")
 
 
 class OutputLayer(nn.Module):
@@ -116,10 +124,12 @@ class OutputLayer(nn.Module):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        if weight is not None and weight.shape != (vocab_size,):
-            raise UsageError(
-                f"weight of shape {tuple(weight.shape)} must be ({vocab_size},), one a word"
-            )
+        if weight is not None:
+            weight = torch.as_tensor(weight).detach()
+            if weight.shape != (vocab_size,):
+                raise UsageError(
+                    f"weight of shape {tuple(weight.shape)} must be ({vocab_size},), one a word"
+                )
         self.hidden_size = hidden_size
         self.vocab_size = vocab_size
         self.register_buffer("weight", weight)
@@ -152,13 +162,13 @@ class OutputLayer(nn.Module):
 
     def _checked(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states that lie in rows, (n_tokens, hidden_size), and targets, (n_tokens,)."""
+        check_int64(targets)
         rows = self._rows(hidden)
         if hidden.shape[:-1] != targets.shape:
             raise UsageError(
                 f"hidden of shape {tuple(hidden.shape)} needs targets of shape "
                 f"{tuple(hidden.shape[:-1])}, not {tuple(targets.shape)}"
             )
-        check_int64(targets)
         return rows.contiguous(), targets.reshape(-1).contiguous()
 
     def log_prob(self, hidden: Tensor) -> Tensor:

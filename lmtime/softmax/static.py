@@ -10,6 +10,7 @@ tells it which of the two to call. Nothing here waits for the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -32,10 +33,7 @@ def static_nll(
     bands: head and tails; hidden: (n_tokens, input_size), targets, ignored: (n_tokens,).
     """
     head, *tails = bands
-    if len(capacity) != len(tails) or min(capacity) < 0:
-        raise UsageError(
-            f"capacity {tuple(capacity)} must be {len(tails)} numbers of rows, one a tail cluster"
-        )
+    _check(capacity, len(tails))
     known = targets.masked_fill(ignored, 0)
     edges = torch.tensor(cutoffs, device=targets.device)
     cluster = torch.bucketize(known, edges, right=True)  # 0 is the short list
@@ -54,6 +52,14 @@ def static_nll(
         nll = nll.index_add(0, rows, torch.where(inside, found, 0.0))
         n_found = n_found.index_add(0, rows, inside.long())
     return nll.masked_fill(n_found == 0, torch.nan).masked_fill(ignored, 0.0)
+
+
+def _check(capacity: Sequence[int], n_tails: int) -> None:
+    whole = isinstance(capacity, Sequence) and all(isinstance(n, Integral) for n in capacity)
+    if not whole or len(capacity) != n_tails or min(capacity) < 0:
+        raise UsageError(
+            f"capacity {capacity} must be {n_tails} numbers of rows, one a tail cluster"
+        )
 
 
 def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
