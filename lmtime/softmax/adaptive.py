@@ -161,8 +161,9 @@ class AdaptiveSoftmax(OutputLayer):
     def _fused_nll(
         self, narrowed: Tensor, plan: Plan, share: float | Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
+        dtype = narrowed.dtype
         weights = [
-            tensor if tensor is None else tensor.to(narrowed.dtype)
+            tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
             for band in (self.head, *self.tails)
             for tensor in band.weights
         ]

@@ -37,7 +37,9 @@ def band_forward(
     n_at_once = SCORES_AT_ONCE.get(scores.device.type, SCORES_AT_ONCE_ELSEWHERE)
     n_rows = max(16, n_at_once // scores.shape[1])
     whole = (scores, targets.unsqueeze(1), at_target, sums)
-    pieces = [whole] if len(rows) <= n_rows else zip(*(x.split(n_rows) for x in whole), strict=True)
+    pieces = (
+        [whole] if rows.shape[0] <= n_rows else zip(*(x.split(n_rows) for x in whole), strict=True)
+    )
     for part, index, found, total in pieces:
         values = part.to(sums.dtype)  # the scores themselves, but for 16-bit ones
         values.sub_(values.amax(1, keepdim=True))
@@ -72,7 +74,8 @@ def to_residual_(
     dtype = next(part.dtype for part in scores if part is not None)
     if dtype != sums.dtype:
         sums.fill_(1.0)  # these are divided already
-    values = log_prob.expm1().mul_(sums).to(dtype).split([len(index) for index in targets])
+    values = log_prob.expm1().mul_(sums).to(dtype)
+    values = values.split_with_sizes([index.shape[0] for index in targets])
     for part, index, value in zip(scores, targets, values, strict=True):
         if part is not None:
             part.scatter_(1, index.unsqueeze(1), value)

@@ -27,7 +27,7 @@ class BandWeights(NamedTuple):
     @property
     def sizes(self) -> list[int]:
         """Entries that each matrix of the softmax has."""
-        return [len(matrix) for matrix in (self.words, self.clusters) if matrix is not None]
+        return [m.shape[0] for m in (self.words, self.clusters) if m is not None]
 
 
 class Band(nn.Module):

@@ -68,7 +68,7 @@ class AdaptiveNLL(torch.autograd.Function):
             log_prob, *saved = _whole(hidden, plan, bands, learns)
         if learns:
             ctx.save_for_backward(*saved, *weights)
-        n_tokens = len(hidden)
+        n_tokens = plan.n_tokens
         nll = log_prob[:n_tokens, 0].neg()
         nll.index_add_(0, plan.rows, log_prob[n_tokens:, 0], alpha=-1)
         if plan.ignored is not None:
@@ -103,17 +103,18 @@ def _whole(
     hidden: Tensor, plan: Plan, bands: Sequence[BandWeights], learns: bool
 ) -> tuple[Tensor | None, ...]:
     """Log-probabilities of the entries of the head and of the tails, and what is kept."""
-    n_tokens = len(hidden)
+    n_tokens = plan.n_tokens
     accumulated = torch.promote_types(hidden.dtype, torch.float32)
-    log_prob, sums = hidden.new_empty(2, n_tokens + len(plan.rows), 1, dtype=accumulated)
+    log_prob, sums = hidden.new_empty(2, n_tokens + plan.n_tail_tokens, 1, dtype=accumulated)
     tail_rows = hidden.index_select(0, plan.rows)
     sizes = (n_tokens, *plan.counts)
-    inputs = [hidden, *tail_rows.split(plan.counts)]
-    targets = [plan.entries, *plan.words.split(plan.counts)]
-    outputs = [log_prob.split(sizes), sums.split(sizes)]
+    # `Tensor.split` and `len` are functions of Python around what stands here.
+    inputs = [hidden, *tail_rows.split_with_sizes(plan.counts)]
+    targets = [plan.entries, *plan.words.split_with_sizes(plan.counts)]
+    outputs = [log_prob.split_with_sizes(sizes), sums.split_with_sizes(sizes)]
     kept: list[Tensor | None] = []
     for band, rows, index, *out in zip(bands, inputs, targets, *outputs, strict=True):
-        found = band_forward(band, rows, index, *out) if len(rows) else (None, None)
+        found = band_forward(band, rows, index, *out) if rows.shape[0] else (None, None)
         kept += found if learns else ()
     log_prob.sub_(sums.log())
     if learns and n_tokens:
@@ -132,12 +133,12 @@ def _products(
     """Gradients of hidden and of all tensors of the bands, from what `_whole` has kept."""
     tail_rows, sums, *kept = kept
     (wants_hidden,), *wants = wants
-    scales = (for_each_row(gradient, plan) / sums).split((len(hidden), *plan.counts))
-    inputs = [hidden, *tail_rows.split(plan.counts)]
+    scales = (for_each_row(gradient, plan) / sums).split_with_sizes((plan.n_tokens, *plan.counts))
+    inputs = [hidden, *tail_rows.split_with_sizes(plan.counts)]
     into = grad_tail = None
     if wants_hidden:
         grad_tail = torch.empty_like(tail_rows)
-        into = [torch.empty_like(hidden), *grad_tail.split(plan.counts)]
+        into = [torch.empty_like(hidden), *grad_tail.split_with_sizes(plan.counts)]
     grads: list[Tensor | None] = []
     for i, (band, wanted) in enumerate(zip(bands, wants, strict=True)):
         parts = Kept(inputs[i], *kept[2 * i : 2 * i + 2])

@@ -28,7 +28,12 @@ class Plan:
     @property
     def n_tokens(self) -> int:
         """All tokens, ignored ones too."""
-        return len(self.entries)
+        return self.entries.shape[0]
+
+    @property
+    def n_tail_tokens(self) -> int:
+        """Those that meet a tail cluster."""
+        return sum(self.counts)
 
     @property
     def n_kept(self) -> int:

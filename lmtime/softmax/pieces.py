@@ -59,7 +59,7 @@ def in_pieces(
 
     gradient: what reaches each token's nll, one number or (n_tokens,); None: nothing does.
     """
-    n_rows = plan.n_tokens + len(plan.rows)
+    n_rows = plan.n_tokens + plan.n_tail_tokens
     accumulated = torch.promote_types(hidden.dtype, torch.float32)
     log_prob = hidden.new_empty(n_rows, 1, dtype=accumulated)
     (wants_hidden,), *wants = wants
@@ -89,11 +89,19 @@ def in_pieces(
             del narrow, scores, kept  # before the next piece has its own
     if not learns:
         return log_prob, None
-    missed = (
-        zeros(*band) if g is None else g for g, *band in zip(grads, bands, wants, strict=True)
-    )
-    own_type = [g if g is None else g.to(hidden.dtype) for band in missed for g in band]
-    return log_prob, [into, *own_type]
+    return log_prob, [into, *_flat(grads, bands, wants, hidden.dtype)]
+
+
+def _flat(
+    grads: Sequence[list[Tensor | None] | None],
+    bands: Sequence[BandWeights],
+    wants: Sequence[Sequence[bool]],
+    dtype: torch.dtype,
+) -> Iterator[Tensor | None]:
+    """Gradients one after the other; zeros for a band without tokens."""
+    for found, band, wanted in zip(grads, bands, wants, strict=True):
+        for grad in zeros(band, wanted) if found is None else found:
+            yield None if grad is None else grad.to(dtype)
 
 
 def pieces_of(
