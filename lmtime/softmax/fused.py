@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from lmtime.errors import UsageError
 from lmtime.softmax.band_products import (
     Kept,
     band_backward,
@@ -76,10 +76,16 @@ class AdaptiveNLL(torch.autograd.Function):
         return nll, None if share is None else (nll * share).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx, grad_nll: Tensor | None, grad_loss: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # `once_differentiable` lets a constant pass for a gradient
+            raise UsageError(
+                "create_graph=True is not for the fused adaptive softmax: give it capacities, or "
+                "take TorchAdaptiveSoftmax"
+            )
+        if grad_nll is None and grad_loss is None:  # none arrives
+            return (None,) * len(ctx.needs_input_grad)
         tensors, n_weights = ctx.saved_tensors, N_WEIGHTS * (1 + len(ctx.plan.counts))
         (hidden, *kept), bands = tensors[:-n_weights], _bands(tensors[-n_weights:])
         gradient = grad_nll
