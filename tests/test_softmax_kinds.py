@@ -153,6 +153,26 @@ def test_what_no_target_meets_has_a_gradient_of_zeros_not_none(name, only):
         assert_same(found.grad - right, torch.zeros_like(right))
 
 
+@pytest.fixture
+def one_process(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_data_parallel_steps_go_on_where_bands_are_empty(one_process):
+    """Case 4: DistributedDataParallel refuses a second step while a gradient is missing."""
+    for name in ("adaptive", "folded", "full", "chunked", "classes"):
+        layer, alone = make(name), make(name)
+        parallel = nn.parallel.DistributedDataParallel(layer)
+        for targets in (torch.tensor([0, 4]), torch.tensor([16, 9]), torch.tensor([-100] * 2)):
+            for model in (parallel, alone):
+                model(draws(2), targets).loss.backward()
+        for found, wanted in zip(layer.parameters(), alone.parameters(), strict=True):
+            assert_same(found.grad, wanted.grad)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bad", [-100, -1, -6, N_WORDS, N_WORDS + 3, 2**40, -(2**62)])
 @every_layer
