@@ -4,14 +4,17 @@ The plain twin of every layer: nothing is fused, sorted or left out.
 """
 
 import torch
+import torch.nn.functional as F
 
-from lmtime.softmax import AdaptiveSoftmax, FullSoftmax
+from lmtime.softmax import AdaptiveSoftmax, ChunkedSoftmax, ClassSoftmax, FullSoftmax
 
 
 def log_prob_of(layer, hidden):
     """(n_tokens, n_words): the head's entry for a cluster, then the word inside it; once each."""
-    if isinstance(layer, FullSoftmax):
-        return torch.log_softmax(hidden @ layer.head.weight.T, -1)
+    if isinstance(layer, FullSoftmax | ChunkedSoftmax):
+        return torch.log_softmax(F.linear(hidden, layer.head.weight, layer.head.bias), -1)
+    if isinstance(layer, ClassSoftmax):
+        return log_prob_of_classes(layer, hidden)
     if isinstance(layer, AdaptiveSoftmax):
         if layer.shared is not None:
             hidden = hidden @ layer.shared.weight.T
@@ -25,6 +28,18 @@ def log_prob_of(layer, hidden):
         head[:, n_short + i, None] + torch.log_softmax(tail, -1) for i, tail in enumerate(tails)
     ]
     return torch.cat([head[:, :n_short], *inside], -1)
+
+
+def log_prob_of_classes(layer, hidden):
+    """Class by class, of its own words alone."""
+    log_class = torch.log_softmax(layer.classes(hidden), -1)
+    parts = []
+    for c, vectors in enumerate(layer.words):
+        n_words = min(layer.class_size, layer.vocab_size - c * layer.class_size)
+        bias = None if layer.bias is None else layer.bias[c, :n_words]
+        inside = torch.log_softmax(F.linear(hidden, vectors[:n_words], bias), -1)
+        parts.append(log_class[:, c, None] + inside)
+    return torch.cat(parts, -1)
 
 
 def scores_of(band, hidden):

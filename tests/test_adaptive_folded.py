@@ -26,6 +26,7 @@ def folding(folds=True, at_once=1):
     """Whether scores are dropped, and how many a piece may have beside what follows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "FOLD_ABOVE", -1 if folds else 2**60)
+        patch.setattr(rule, "FOLD_ABOVE_WEIGHTS", 0)
         patch.setitem(rule.SCORES_AT_ONCE, "cpu", at_once)
         patch.setattr(rule, "MOST_PIECES", 2**60)
         yield
@@ -194,10 +195,10 @@ def activation_bytes(layer, n_tokens, counts):
 
 
 @pytest.mark.parametrize(
-    ("hidden_size", "n_tokens", "counts"), [(1024, 1024, (132, 34)), (256, 4096, (400, 122))]
+    ("hidden_size", "n_tokens", "counts"), [(1024, 4096, (528, 136)), (256, 4096, (400, 122))]
 )
 def test_activations_take_three_fifths_of_torchs_at_most(hidden_size, n_tokens, counts):
-    """As many tokens of the tails as the first of the default corpus have."""
+    """Where scores are dropped; as many tokens of the tails as text of the default corpus has."""
     config = AdaptiveSoftmaxConfig(hidden_size, 33_278, (2_000, 10_000))
     found, torchs = (
         activation_bytes(kind(config), n_tokens, counts)

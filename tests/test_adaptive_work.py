@@ -138,7 +138,7 @@ def test_rows_taken_at_once_change_nothing(dtype, monkeypatch):
 
 def test_a_plan_is_of_these_targets():
     layer = AdaptiveSoftmax(CONFIG)
-    with pytest.raises(UsageError, match="a plan of 9 tokens is not one of 10"):
+    with pytest.raises(UsageError, match="a plan of 9 tokens and 2 tails is not one of 10 and 2"):
         layer(torch.randn(10, 32), TARGETS, plan=layer.plan(TARGETS[:9]))
     with pytest.raises(UsageError, match=r"targets are torch\.int32"):
         layer.plan(TARGETS.int())

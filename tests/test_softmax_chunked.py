@@ -34,7 +34,7 @@ def some_tokens(n=N_TOKENS, *, dtype=torch.float64):
 def twin(layer, hidden, targets, **options):
     """On the layer's own weights."""
     logits = F.linear(hidden, layer.head.weight, layer.head.bias)
-    return F.cross_entropy(logits, targets, weight=layer.class_weight, **options)
+    return F.cross_entropy(logits, targets, weight=layer.weight, **options)
 
 
 def gradients(loss, hidden, layer):
@@ -69,9 +69,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(case):
     """Cases 2, 8, 9, 12, 19; the upstream gradients start with a 0."""
     targets, options = case["targets"], case["options"]
     class_weight = torch.arange(N_WORDS) / 3 if case["weighted"] else None
-    layer = make(
-        chunk_rows=case["chunk_rows"], bias=case["bias"], class_weight=class_weight, **options
-    )
+    layer = make(chunk_rows=case["chunk_rows"], bias=case["bias"], weight=class_weight, **options)
     hidden = some_tokens(len(targets))[0]
     found, wanted = layer(hidden, targets), twin(layer, hidden, targets, **options)
     assert_same(found.loss, wanted)
@@ -99,7 +97,7 @@ def test_with_all_targets_ignored_every_gradient_is_zero(reduction, weighted, la
     """Case 3: torch's own chunked operator gives nan."""
     class_weight = torch.ones(N_WORDS) if weighted else None
     layer = make(
-        bias=True, reduction=reduction, class_weight=class_weight, label_smoothing=label_smoothing
+        bias=True, reduction=reduction, weight=class_weight, label_smoothing=label_smoothing
     )
     hidden = some_tokens()[0]
     out = layer(hidden, torch.full((N_TOKENS,), -100))
@@ -305,5 +303,5 @@ def test_a_target_that_is_no_word_is_an_error(bad, label_smoothing):
 def test_mistakes_in_options_are_named():
     with pytest.raises(UsageError, match="min_rows=0 must be 1 or more"):
         ChunkedSoftmax(4, 5, min_rows=0)
-    with pytest.raises(UsageError, match=r"class_weight of shape \(4,\) must be \(5,\)"):
-        ChunkedSoftmax(4, 5, class_weight=torch.ones(4))
+    with pytest.raises(UsageError, match=r"weight of shape \(4,\) must be \(5,\), one a word"):
+        ChunkedSoftmax(4, 5, weight=torch.ones(4))

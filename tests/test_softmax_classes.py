@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probabilities import log_prob_of
 
 from lmtime.errors import UsageError
 from lmtime.softmax import ClassSoftmax
@@ -24,17 +25,6 @@ def some_hidden(*shape, dtype=torch.float64):
     generator = torch.Generator().manual_seed(3)
     hidden = torch.randn(*shape, WIDTH, generator=generator, dtype=torch.float64)
     return hidden.to(dtype).requires_grad_()
-
-
-def log_prob_of(layer, hidden):
-    """Class by class, of its own words alone."""
-    log_class = torch.log_softmax(hidden @ layer.classes.weight.T, -1)
-    parts = []
-    for c, vectors in enumerate(layer.words):
-        n_words = min(layer.class_size, layer.vocab_size - c * layer.class_size)
-        inside = torch.log_softmax(hidden @ vectors[:n_words].T, -1)
-        parts.append(log_class[:, c, None] + inside)
-    return torch.cat(parts, -1)
 
 
 def gradients(loss, hidden, layer):
@@ -110,8 +100,7 @@ def test_classes_hold_as_many_words_each(n_words, n_classes, shape):
     layer = make(n_words, n_classes=n_classes)
     assert tuple(layer.words.shape) == (*shape, WIDTH)
     assert (layer.n_classes, layer.class_size) == shape
-    assert layer.class_of.bincount().tolist()[:-1] == [shape[1]] * (shape[0] - 1)
-    assert "class_of" not in layer.state_dict()
+    assert list(layer.state_dict()) == ["words", "classes.weight"]
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

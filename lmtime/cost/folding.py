@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-FOLD_ABOVE = 2**21  # scores; below, a pass over the gradients costs more than it saves
+# Scores, and scores for each weight: below either, further passes over the gradients of the
+# weights cost more time than dropping the scores saves.
+FOLD_ABOVE, FOLD_ABOVE_WEIGHTS = 2**21, 2
 
 # Scores whose softmax is taken at once: on a CPU they stay in the cache between two passes.
 SCORES_AT_ONCE = {"cpu": 2**18}
@@ -19,9 +21,9 @@ SCORES_AT_ONCE_ELSEWHERE = 2**26
 MOST_PIECES = 16  # about: a piece has at least this part of all scores
 
 
-def folds(n_scores: float) -> bool:
+def folds(n_scores: float, n_weights: float) -> bool:
     """Whether so many scores, of all bands, give their products piece by piece and are dropped."""
-    return n_scores > FOLD_ABOVE
+    return n_scores > max(FOLD_ABOVE, FOLD_ABOVE_WEIGHTS * n_weights)
 
 
 def count_scores(n_rows: Sequence[float], n_entries: Sequence[float]) -> float:

@@ -79,8 +79,9 @@ def fused_adaptive(
 
 def fused_folds(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> bool:
     """Whether the scores are dropped in the forward pass; not of Altair parameters."""
-    entries = [band.n_entries for band in fused_bands(shape)]
-    return folds(count_scores([n_tokens, *tail_tokens], entries))
+    found, width = fused_bands(shape), input_size(shape)
+    n_scores = count_scores([n_tokens, *tail_tokens], [band.n_entries for band in found])
+    return folds(n_scores, sum(size for band in found for size in band.weights(width)))
 
 
 def piece_rows(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,14 @@ from lmtime.errors import UsageError
 from lmtime.softmax.bands import Band, band_shapes
 from lmtime.softmax.full import log_softmax
 from lmtime.softmax.fused import AdaptiveNLL
-from lmtime.softmax.interface import OutputLayer, OutputLoss, check_int64
+from lmtime.softmax.interface import (
+    OutputLayer,
+    OutputLoss,
+    check_int64,
+    mean,
+    mean_nll,
+    product_dtype,
+)
 from lmtime.softmax.partition import Plan, edges_of, partition
 from lmtime.softmax.static import static_nll
 
@@ -39,16 +47,12 @@ class AdaptiveSoftmax(OutputLayer):
         words: Sequence[nn.Parameter] | None = None,
         **options: object,
     ) -> None:
-        super().__init__(config.hidden_size, **options)
+        super().__init__(config.hidden_size, config.vocab_size, weight=weight, **options)
         self.config = config
         shapes, n_tails = band_shapes(config), len(config.cutoffs)
         given = [None] * len(shapes) if words is None else list(words)
         if words is not None and (found := [tuple(t.shape) for t in given]) != shapes:
             raise UsageError(f"tied words of shapes {found} must be {shapes}, one table a band")
-        if weight is not None and weight.shape != (config.vocab_size,):
-            raise UsageError(
-                f"weight of shape {tuple(weight.shape)} must be ({config.vocab_size},), one a word"
-            )
         self.shared = None
         if config.shared_rank is not None:
             self.shared = nn.Linear(config.hidden_size, config.shared_rank, bias=False)
@@ -66,9 +70,8 @@ class AdaptiveSoftmax(OutputLayer):
                 shapes[1:], config.tail_projects, given[1:], strict=True
             )
         )
-        self.register_buffer("weight", weight)
-        edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
-        self.register_buffer("edges", torch.tensor(edges), persistent=False)
+        # By device, and no buffer: `to_empty` would leave it without values.
+        self._edges: dict[torch.device, Tensor] = {}
 
     def forward(
         self,
@@ -83,12 +86,19 @@ class AdaptiveSoftmax(OutputLayer):
         With `capacity`, the most tokens of each tail cluster, all shapes are fixed and the layer
         can be compiled whole: see `static.py` for what happens beyond it.
         """
+        if plan is not None and capacity is not None:
+            raise UsageError("a plan and capacities are two ways to go: give one of them")
         rows, flat = self._checked(hidden, targets)
         narrowed = self._narrowed(rows)
         if capacity is None:
             plan = self.plan(flat) if plan is None else plan.to(rows.device)
-            if plan.n_tokens != len(flat):
-                raise UsageError(f"a plan of {plan.n_tokens} tokens is not one of {len(flat)}")
+            found = plan.n_tokens, len(plan.counts)
+            if found != (wanted := (len(flat), len(self.tails))):
+                raise UsageError(
+                    "a plan of {} tokens and {} tails is not one of {} and {}".format(
+                        *found, *wanted
+                    )
+                )
             ignored, n_kept = plan.ignored, plan.n_kept
             share = self._share(flat, ignored, n_kept)
             nll, loss = self._fused_nll(narrowed, plan, share)
@@ -109,8 +119,12 @@ class AdaptiveSoftmax(OutputLayer):
         A target that is neither a word nor ignored raises IndexError.
         """
         check_int64(targets)
-        edges = self.edges if self.edges.device == targets.device else self.edges.to(targets.device)
-        return partition(targets.reshape(-1), edges, self.config.cutoffs)
+        device, config = targets.device, self.config
+        if device not in self._edges:
+            edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
+            self._edges[device] = torch.tensor(edges, device=device)
+        flat = targets.reshape(-1).contiguous()
+        return partition(flat, self._edges[device], config.cutoffs)
 
     def all_log_prob(self, hidden: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
@@ -122,15 +136,8 @@ class AdaptiveSoftmax(OutputLayer):
 
     def _narrowed(self, rows: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, input_size), in the type of the products."""
-        rows = rows.to(self._dtype(rows))
+        rows = rows.to(product_dtype(rows, self.head.words.weight.dtype))
         return rows if self.shared is None else self.shared(rows)
-
-    def _dtype(self, rows: Tensor) -> torch.dtype:
-        """An autocast's type, or that of the weights."""
-        device = rows.device.type
-        if torch.is_autocast_enabled(device):
-            return torch.get_autocast_dtype(device)
-        return self.head.words.weight.dtype
 
     def _share(self, flat: Tensor, ignored: Tensor | None, n_kept: int) -> float | Tensor | None:
         """Of each token's nll in the loss, one number or (n_tokens,); None: it is no such sum."""
@@ -140,12 +147,16 @@ class AdaptiveSoftmax(OutputLayer):
         if self.weight is None:
             return 1.0 / n_kept if is_mean else 1.0
         counts = self._counts(flat, ignored)
-        return counts / counts.sum() if is_mean else counts
+        if not is_mean:
+            return counts
+        total = counts.sum()
+        return counts / total.masked_fill(total == 0, 1.0)  # 0 for all where no token has weight
 
     def _counts(self, flat: Tensor, ignored: Tensor | None) -> Tensor:
         """(n_tokens,): the weight of each target, 0 where ignored."""
         known = flat if ignored is None else flat.masked_fill(ignored, 0)
-        return _masked(self.weight.index_select(0, known), ignored)
+        weight = self.weight.to(torch.promote_types(self.head.words.weight.dtype, torch.float32))
+        return _masked(weight.index_select(0, known), ignored)
 
     def _fused_nll(
         self, narrowed: Tensor, plan: Plan, share: float | Tensor | None
@@ -158,7 +169,10 @@ class AdaptiveSoftmax(OutputLayer):
         ]
         learns = any(t is not None and t.requires_grad for t in (narrowed, *weights))
         learns = learns and torch.is_grad_enabled()
-        return AdaptiveNLL.apply(narrowed, plan, share, learns, *weights)
+        nll, loss = AdaptiveNLL.apply(narrowed, plan, share, learns, *weights)
+        if isinstance(share, Tensor) and self.loss.reduction == "mean":
+            loss = loss.masked_fill(~share.any(), math.nan)  # as in torch, and no gradient is
+        return nll, loss
 
     def _reduced(
         self, nll: Tensor, rows: Tensor, flat: Tensor, ignored: Tensor | None, n_kept: int | Tensor
@@ -170,22 +184,28 @@ class AdaptiveSoftmax(OutputLayer):
             losses, total = counts * nll, counts.sum()
         if self.loss.label_smoothing:
             log_prob = self.all_log_prob(rows)
-            uniform = -(log_prob if self.weight is None else self.weight * log_prob).mean(-1)
+            uniform = mean_nll(log_prob, self.weight)
             losses = torch.lerp(losses, _masked(uniform, ignored), self.loss.label_smoothing)
         if self.loss.reduction == "none":
             return losses
-        return losses.sum() / total if self.loss.reduction == "mean" else losses.sum()
+        if self.loss.reduction == "sum":
+            return losses.sum()
+        return losses.sum() / total if self.weight is None else mean(losses.sum(), total)
 
     @classmethod
     def from_torch(
         cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: object
     ) -> AdaptiveSoftmax:
-        """The same probabilities from copies of the weights."""
+        """The same probabilities from copies of the weights; a bias that torch has not is 0."""
         config = AdaptiveSoftmaxConfig(
             module.in_features, module.n_classes, module.cutoffs, module.div_value
         )
-        layer = cls(config, head_bias=module.head.bias is not None, **options)
+        head_bias = options.pop("head_bias", False) or module.head.bias is not None
+        layer = cls(config, head_bias=head_bias, **options)
         layer.to(module.head.weight)
+        for band in (layer.head, *layer.tails):
+            if band.bias is not None:
+                nn.init.zeros_(band.bias)
         found = {_own_name(name): tensor for name, tensor in module.state_dict().items()}
         layer.load_state_dict(layer.state_dict() | found)
         return layer

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lmtime.errors import UsageError
 from lmtime.softmax.chunked_nll import ChunkedNLL, Plan
 from lmtime.softmax.full import log_softmax
-from lmtime.softmax.interface import OutputLayer, OutputLoss
+from lmtime.softmax.interface import OutputLayer, OutputLoss, mean, product_dtype
 
 
 class ChunkedSoftmax(OutputLayer):
@@ -27,7 +27,6 @@ class ChunkedSoftmax(OutputLayer):
 
     memory_bytes: for the fp32 logits of a chunk; at least `min_rows` rows are taken in any case,
     since each chunk reads the weights twice, and reads and writes their gradient.
-    class_weight: (vocab_size,), as `weight` of `F.cross_entropy`; `nll` stays unweighted.
     Under autocast the products run in its type, otherwise in that of the weights.
 
     Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its mean has gradients nan;
@@ -43,20 +42,14 @@ class ChunkedSoftmax(OutputLayer):
         vocab_size: int,
         *,
         bias: bool = False,
-        class_weight: Tensor | None = None,
         memory_bytes: int = 2**25,
         min_rows: int = 256,
         **options: object,
     ) -> None:
-        super().__init__(hidden_size, **options)
+        super().__init__(hidden_size, vocab_size, **options)
         if memory_bytes < 1 or min_rows < 1:
             raise UsageError(f"{memory_bytes=} and {min_rows=} must be 1 or more")
-        if class_weight is not None and class_weight.shape != (vocab_size,):
-            raise UsageError(
-                f"class_weight of shape {tuple(class_weight.shape)} must be ({vocab_size},)"
-            )
         self.head = nn.Linear(hidden_size, vocab_size, bias=bias)
-        self.register_buffer("class_weight", class_weight)
         self.memory_bytes = memory_bytes
         self.min_rows = min_rows
 
@@ -82,10 +75,13 @@ class ChunkedSoftmax(OutputLayer):
                 total = total + shares[1] * uniform_nll.masked_fill(ignored, 0.0)
         if self.loss.reduction == "none":
             return OutputLoss(nll, total)
-        return OutputLoss(nll, self._mean(total.sum(), weights.sum()))
+        total = total.sum()
+        return OutputLoss(
+            nll, mean(total, weights.sum()) if self.loss.reduction == "mean" else total
+        )
 
     def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the mean over all words."""
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and `mean_nll`."""
         known = targets.masked_fill(targets == self.loss.ignore_index, 0)
         return self._score(hidden, known, None)[:2]
 
@@ -103,37 +99,24 @@ class ChunkedSoftmax(OutputLayer):
     def _score(
         self, hidden: Tensor, targets: Tensor, shares: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        plan = Plan(self.chunk_rows(len(hidden)), self._dtype(hidden), shares, self._word_shares())
+        dtype = product_dtype(hidden, self.head.weight.dtype)
+        plan = Plan(self.chunk_rows(len(hidden)), dtype, shares, self._word_shares())
         return ChunkedNLL.apply(hidden, self.head.weight, self.head.bias, targets, plan)
 
     def _word_shares(self) -> Tensor | None:
         """(vocab_size,): what each word has in the mean over all words; None without smoothing."""
         if self.loss.label_smoothing == 0:
             return None
-        weight, n_words = self.head.weight, self.head.out_features
-        if self.class_weight is None:
-            return weight.new_full((n_words,), 1 / n_words, dtype=self._sum_dtype)
-        return self.class_weight.to(self._sum_dtype) / n_words
+        n_words = self.head.out_features
+        if self.weight is None:
+            return self.head.weight.new_full((n_words,), 1 / n_words, dtype=self._sum_dtype)
+        return self.weight.to(self._sum_dtype) / n_words
 
     def _token_weights(self, targets: Tensor) -> Tensor:
-        if self.class_weight is None:
+        if self.weight is None:
             return torch.ones_like(targets, dtype=self._sum_dtype)
-        return self.class_weight.to(self._sum_dtype).gather(0, targets)
+        return self.weight.to(self._sum_dtype).gather(0, targets)
 
     @property
     def _sum_dtype(self) -> torch.dtype:
         return torch.promote_types(self.head.weight.dtype, torch.float32)
-
-    def _mean(self, total: Tensor, weight: Tensor) -> Tensor:
-        """nan without any weight, and then no gradient is."""
-        if self.loss.reduction == "sum":
-            return total
-        nothing = weight == 0
-        return (total / weight.masked_fill(nothing, 1.0)).masked_fill(nothing, math.nan)
-
-    def _dtype(self, hidden: Tensor) -> torch.dtype:
-        """The type of the products: autocast's, which leaves fp64 alone, or that of the weights."""
-        device, own = hidden.device.type, self.head.weight.dtype
-        if torch.is_autocast_enabled(device) and own != torch.float64:
-            return torch.get_autocast_dtype(device)
-        return own

@@ -65,6 +65,8 @@ class ChunkedNLL(torch.autograd.Function):
         *inputs, targets = ctx.saved_tensors  # raises where the graph is freed
         if torch.is_grad_enabled():
             raise UsageError("create_graph=True is not for a softmax in chunks: take FullSoftmax")
+        if grad_nll is grad_uniform is grad_total is None:
+            return None, None, None, None, None
         again = partial(_again, inputs, targets, ctx.plan, ctx.needs_input_grad)
         if grad_nll is None and grad_uniform is None:
             grads, ctx.ready = ctx.ready, None

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmtime.softmax.interface import OutputLayer
+from lmtime.softmax.interface import OutputLayer, mean_nll, product_dtype
 
 
 class FullSoftmax(OutputLayer):
@@ -15,18 +15,23 @@ class FullSoftmax(OutputLayer):
     The log-probabilities of all words, (n_tokens, vocab_size), are kept for the backward pass.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, **options: object) -> None:
-        super().__init__(hidden_size, **options)
-        self.head = nn.Linear(hidden_size, vocab_size, bias=False)
+    def __init__(
+        self, hidden_size: int, vocab_size: int, *, bias: bool = False, **options: object
+    ) -> None:
+        super().__init__(hidden_size, vocab_size, **options)
+        self.head = nn.Linear(hidden_size, vocab_size, bias=bias)
         self.cross_entropy = CrossEntropy(self.loss.ignore_index, self.loss.label_smoothing > 0)
 
     def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the mean over all words."""
-        return self.cross_entropy(self.head(hidden), targets)
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and `mean_nll`."""
+        return self.cross_entropy(self._scores(hidden), targets, self.weight)
 
     def all_log_prob(self, hidden: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
-        return log_softmax(self.head(hidden))
+        return log_softmax(self._scores(hidden))
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden.to(product_dtype(hidden, self.head.weight.dtype)))
 
 
 class CrossEntropy(nn.Module):
@@ -37,11 +42,13 @@ class CrossEntropy(nn.Module):
         self.ignore_index = ignore_index
         self.smooth = smooth
 
-    def forward(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, logits: Tensor, targets: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """logits: (n_tokens, vocab_size), targets: (n_tokens,) -> (n_tokens,) each."""
         log_prob = log_softmax(logits)
         nll = F.nll_loss(log_prob, targets, ignore_index=self.ignore_index, reduction="none")
-        return nll, -log_prob.mean(-1) if self.smooth else None
+        return nll, mean_nll(log_prob, weight) if self.smooth else None
 
 
 def log_softmax(logits: Tensor) -> Tensor:

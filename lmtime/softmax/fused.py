@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lmtime.cost.folding import folds
+from lmtime.errors import UsageError
 from lmtime.softmax.band_products import (
     Kept,
     band_backward,
@@ -32,7 +32,7 @@ from lmtime.softmax.band_products import (
 )
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
-from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores
+from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores, n_weights
 
 N_WEIGHTS = len(BandWeights._fields)
 
@@ -58,7 +58,7 @@ class AdaptiveNLL(torch.autograd.Function):
         bands = _bands(weights)
         # fp16 gradients must be scaled before they are rounded: their range is small.
         foldable = not learns or (share is not None and hidden.dtype != torch.float16)
-        ctx.folds = foldable and folds(n_scores(bands, plan))
+        ctx.folds = foldable and folds(n_scores(bands, plan), n_weights(bands))
         if ctx.folds:
             own = share if learns else None
             log_prob, ctx.ready = in_pieces(hidden, plan, bands, own, _wants(ctx))
@@ -75,10 +75,16 @@ class AdaptiveNLL(torch.autograd.Function):
         return nll, None if share is None else (nll * share).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx, grad_nll: Tensor | None, grad_loss: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # `once_differentiable` lets a constant pass for a gradient
+            raise UsageError(
+                "create_graph=True is not for the fused adaptive softmax: give it capacities, or "
+                "take TorchAdaptiveSoftmax"
+            )
+        if grad_nll is None and grad_loss is None:  # none arrives
+            return (None,) * len(ctx.needs_input_grad)
         tensors, n_weights = ctx.saved_tensors, N_WEIGHTS * (1 + len(ctx.plan.counts))
         (hidden, *kept), bands = tensors[:-n_weights], _bands(tensors[-n_weights:])
         gradient = grad_nll

@@ -29,6 +29,11 @@ def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
     return count_scores((plan.n_tokens, *plan.counts), [sum(band.sizes) for band in bands])
 
 
+def n_weights(bands: Sequence[BandWeights]) -> int:
+    """Values of all tensors of all bands."""
+    return sum(tensor.numel() for band in bands for tensor in band if tensor is not None)
+
+
 def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
     """What reaches each row of the head, then of the tails; a single number stays one.
 

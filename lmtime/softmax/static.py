@@ -10,9 +10,9 @@ tells it which of the two to call. Nothing here waits for the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lmtime.errors import UsageError
@@ -33,10 +33,7 @@ def static_nll(
     bands: head and tails; hidden: (n_tokens, input_size), targets, ignored: (n_tokens,).
     """
     head, *tails = bands
-    if len(capacity) != len(tails) or min(capacity) < 0:
-        raise UsageError(
-            f"capacity {tuple(capacity)} must be {len(tails)} numbers of rows, one a tail cluster"
-        )
+    _check(capacity, len(tails))
     known = targets.masked_fill(ignored, 0)
     edges = torch.tensor(cutoffs, device=targets.device)
     cluster = torch.bucketize(known, edges, right=True)  # 0 is the short list
@@ -57,5 +54,14 @@ def static_nll(
     return nll.masked_fill(n_found == 0, torch.nan).masked_fill(ignored, 0.0)
 
 
+def _check(capacity: Sequence[int], n_tails: int) -> None:
+    whole = isinstance(capacity, Sequence) and all(isinstance(n, Integral) for n in capacity)
+    if not whole or len(capacity) != n_tails or min(capacity) < 0:
+        raise UsageError(
+            f"capacity {capacity} must be {n_tails} numbers of rows, one a tail cluster"
+        )
+
+
 def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    return F.nll_loss(log_softmax(scores), targets, reduction="none")
+    """Not `F.nll_loss`, which lets targets of -100 pass unseen."""
+    return -log_softmax(scores).gather(1, targets[:, None])[:, 0]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmtime.config import AdaptiveSoftmaxConfig
 from lmtime.errors import UsageError
 from lmtime.softmax.bands import band_shapes
-from lmtime.softmax.interface import OutputLayer
+from lmtime.softmax.interface import OutputLayer, mean_nll
 
 
 class TorchAdaptiveSoftmax(OutputLayer):
@@ -19,7 +19,8 @@ class TorchAdaptiveSoftmax(OutputLayer):
 
     torch's layer is kept as it is, with its two host synchronisations a cluster. It fails under
     autocast when the input is fp32, so here it always runs in the precision of its weights.
-    Label smoothing needs the probability of every word and so costs a full softmax.
+    Label smoothing needs the probability of every word and so costs a full softmax. A cluster that
+    no target hits has no gradient, not one of zeros.
 
     words: vectors that another layer has too, one table a band (`band_shapes`); the projections to
     the widths of the tails are always the layer's own.
@@ -37,7 +38,7 @@ class TorchAdaptiveSoftmax(OutputLayer):
                 "torch's adaptive softmax takes no tail_widths, head_rank or shared_rank: leave "
                 "them out, or use AdaptiveSoftmax"
             )
-        super().__init__(config.hidden_size, **options)
+        super().__init__(config.hidden_size, config.vocab_size, **options)
         self.layer = nn.AdaptiveLogSoftmaxWithLoss(
             config.hidden_size,
             config.vocab_size,
@@ -49,21 +50,28 @@ class TorchAdaptiveSoftmax(OutputLayer):
             _tie(self.layer, config, words)
 
     def token_nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and the mean over all words."""
+        """(n_tokens, hidden_size), (n_tokens,) -> (n_tokens,), and `mean_nll`."""
         # An ignored target stands in as word 0: dropping its row would wait for the device.
         known = targets.masked_fill(targets == self.loss.ignore_index, 0)
         with torch.autocast(hidden.device.type, enabled=False):
-            nll = -self.layer(hidden.to(self._dtype), known).output
-        return nll, -self.all_log_prob(hidden).mean(-1) if self.loss.label_smoothing else None
+            nll = -_at_least_fp32(self.layer(hidden.to(self._dtype), known).output)
+        if self.loss.label_smoothing == 0:
+            return nll, None
+        return nll, mean_nll(self.all_log_prob(hidden), self.weight)
 
     def all_log_prob(self, hidden: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.layer.log_prob(hidden.to(self._dtype))
+            return _at_least_fp32(self.layer.log_prob(hidden.to(self._dtype)))
 
     @property
     def _dtype(self) -> torch.dtype:
         return self.layer.tail[0][0].weight.dtype
+
+
+def _at_least_fp32(log_prob: Tensor) -> Tensor:
+    """The sum of a batch is beyond the range of fp16."""
+    return log_prob.to(torch.promote_types(log_prob.dtype, torch.float32))
 
 
 class TiedLinear(nn.Module):
