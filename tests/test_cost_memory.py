@@ -40,6 +40,15 @@ CONFIGS = {
                                   batch_size=32, **FUSED),
     "gcn, fused, awkward": GCNConfig(hidden_size=37, final_hidden_size=61, tail_widths=(61, 7),
                                      **FUSED, **CLUSTERS),
+    "gcn, fused, awkward, folds": GCNConfig(
+        hidden_size=37, final_hidden_size=61, tail_widths=(61, 7), **FUSED,
+        **CLUSTERS | dict(batch_size=51),
+    ),
+    "gcn, fused, free, folds": GCNConfig(tail_widths=(12, 40), head_rank=10, shared_rank=128,
+                                         **FUSED, **CLUSTERS | dict(batch_size=200)),
+    "transformer, fused, small, folds": TransformerConfig(
+        **SMALL | FUSED | dict(batch_size=101)
+    ),
     "transformer, fused": TransformerConfig(**FUSED),
     "transformer, fused, small": TransformerConfig(**SMALL, **FUSED),
     "transformer, fused, activations lead": TransformerConfig(batch_size=32, **FUSED),

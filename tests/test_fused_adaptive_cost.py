@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from lmtime.config import GCNConfig, TransformerConfig
+from lmtime.cost import folding
+from lmtime.cost.fused_adaptive import fused_folds, piece_rows
 from lmtime.cost.predict import costs, parameters
 from lmtime.models import build
 from lmtime.timing import Ownership
@@ -29,6 +31,9 @@ CONFIGS = {
     "more scores than a CPU takes at once": GCNConfig(
         **NARROW | dict(vocab_size=40_000, cutoffs=(20_000, 30_000))
     ),
+    "more scores than are kept": GCNConfig(
+        **NARROW | dict(vocab_size=100_000, cutoffs=(50_000, 60_000))
+    ),
     "tied": TransformerConfig(**BLOCK, **SMALL),
     "tied, tails wider than the hidden state": TransformerConfig(
         **BLOCK, **SMALL | dict(div_value=0.5, cutoffs=(50, 200, 300))
@@ -50,9 +55,8 @@ def step(config):
     return model, lambda: model(words, words).backward(), hits
 
 
-@every_case
-def test_predicted_flops_and_bytes_are_the_executed_ones(name):
-    config = CONFIGS[name]
+def assert_predicted(config):
+    """FLOPs and bytes of each owner and phase."""
     model, run, hits = step(config)
     counts = count(run, Ownership(model, model.owners))
     assert not counts.uncounted
@@ -66,6 +70,45 @@ def test_predicted_flops_and_bytes_are_the_executed_ones(name):
 
 
 @every_case
+def test_predicted_flops_and_bytes_are_the_executed_ones(name):
+    assert_predicted(CONFIGS[name])
+
+
+@pytest.mark.parametrize("at_once", [1, 300])
+@every_case
+def test_they_are_so_where_scores_are_dropped(name, at_once, monkeypatch):
+    config = CONFIGS[name]
+    monkeypatch.setattr(folding, "FOLD_ABOVE", -1)
+    monkeypatch.setattr(folding, "MOST_PIECES", 2**60 if config.vocab_size == 503 else 16)
+    monkeypatch.setitem(folding.SCORES_AT_ONCE, "cpu", at_once)
+    _, _, hits = step(config)
+    rows = [config.n_tokens, *hits]
+    steps = piece_rows(config, config.n_tokens, hits)
+    assert any(n > step for n, step in zip(rows, steps, strict=True)), "some band in pieces"
+    assert_predicted(config)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_formula_and_layer_agree_where_folding_begins(beyond, monkeypatch):
+    config = CONFIGS["torch's shape"]
+    _, _, hits = step(config)
+    n_scores = config.n_tokens * 52 + hits[0] * 150 + hits[1] * 303
+    monkeypatch.setattr(folding, "FOLD_ABOVE", n_scores - beyond)
+    assert fused_folds(config, config.n_tokens, hits) == bool(beyond)
+    assert_predicted(config)
+
+
+def test_pieces_have_the_room_of_later_gradients():
+    """By hand: 1000 rows of 1000 scores, then 100 rows of 5000, few at once on a CPU."""
+    n_rows, n_entries = [1_000, 100], [1_000, 5_000]
+    assert folding.rows_at_once(n_rows, n_entries, [9, 500_000], "cpu") == [500, 50]
+    assert folding.rows_at_once(n_rows, n_entries, [9, 9], "cpu") == [250, 50]
+    assert folding.rows_at_once(n_rows, n_entries, [9, 9], "cuda") == [1_000, 100]
+    assert folding.rows_at_once([0.4], [10], [1], "cpu") == [1]
+    assert folding.rows_at_once([0], [10], [1], "cpu") == [1]
+
+
+@every_case
 def test_parameters_are_the_models(name):
     model = build(CONFIGS[name])
     ownership, found = Ownership(model, model.owners), {}
@@ -75,8 +118,9 @@ def test_parameters_are_the_models(name):
     assert parameters(CONFIGS[name]) == found
 
 
-def test_launches_are_the_executed_ones_and_the_host_waits_once():
-    config = CONFIGS["all of them"]
+@pytest.mark.parametrize("name", ["all of them", "more scores than are kept"])
+def test_launches_are_the_executed_ones_and_the_host_waits_once(name):
+    config = CONFIGS[name]
     model, run, hits = step(config)
     counts = count(run, Ownership(model, model.owners))
     predicted = costs(config, hits, ("forward", "backward")).values()

@@ -22,6 +22,7 @@ GPT2 = huggingface_config(
     seq_len=128,
 )
 CLUSTERS = dict(vocab_size=5_003, cutoffs=(500, 2_000), batch_size=4, seq_len=64)
+NARROW = dict(hidden_size=64, embedding_size=64, **CLUSTERS)
 TRANSFORMER = dict(hidden_size=64, ffn_size=128, n_heads=4, n_layers=3, **CLUSTERS)
 CONFIGS = {
     "activations lead": GPT2,
@@ -32,8 +33,12 @@ CONFIGS = {
              sliding_window=50, sliding_window_pattern=2),
         batch_size=2, seq_len=128,
     ),
-    "gcn": GCNConfig(hidden_size=64, final_hidden_size=64, embedding_size=64, **CLUSTERS),
-    "gcn, fused": GCNConfig(output_layer="fused-adaptive", final_hidden_size=96, **CLUSTERS),
+    "gcn": GCNConfig(**NARROW, final_hidden_size=64),
+    "gcn, fused": GCNConfig(**NARROW, output_layer="fused-adaptive", final_hidden_size=96),
+    "gcn, fused, folds": GCNConfig(
+        **NARROW | dict(vocab_size=30_000, cutoffs=(9_000, 12_000)),
+        output_layer="fused-adaptive", final_hidden_size=96,
+    ),
     "gcn, full": GCNConfig(output_layer="full", **CLUSTERS),
     "gcn, chunked": GCNConfig(output_layer="chunked", **CLUSTERS),
     "transformer": TransformerConfig(**TRANSFORMER),
