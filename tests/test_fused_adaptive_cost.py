@@ -79,6 +79,7 @@ def test_predicted_flops_and_bytes_are_the_executed_ones(name):
 def test_they_are_so_where_scores_are_dropped(name, at_once, monkeypatch):
     config = CONFIGS[name]
     monkeypatch.setattr(folding, "FOLD_ABOVE", -1)
+    monkeypatch.setattr(folding, "FOLD_ABOVE_WEIGHTS", 0)
     monkeypatch.setattr(folding, "MOST_PIECES", 2**60 if config.vocab_size == 503 else 16)
     monkeypatch.setitem(folding.SCORES_AT_ONCE, "cpu", at_once)
     _, _, hits = step(config)
@@ -94,6 +95,7 @@ def test_formula_and_layer_agree_where_folding_begins(beyond, monkeypatch):
     _, _, hits = step(config)
     n_scores = config.n_tokens * 52 + hits[0] * 150 + hits[1] * 303
     monkeypatch.setattr(folding, "FOLD_ABOVE", n_scores - beyond)
+    monkeypatch.setattr(folding, "FOLD_ABOVE_WEIGHTS", 0)
     assert fused_folds(config, config.n_tokens, hits) == bool(beyond)
     assert_predicted(config)
 
