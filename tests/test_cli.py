@@ -74,7 +74,7 @@ MISTAKES = {
     "profile gcn --cutoffs 10,99999": "rise and lie between 1 and 33277",
     "profile gcn --vocab-size 5000": "cutoffs 2000,10000 do not fit a vocabulary of 5000 words",
     "profile gcn --batch-size 1000000": "lower batch_size to at most",
-    "profile gcn --output-layer fast": "unknown output layer 'fast': choose one of adaptive, full",
+    "profile gcn --output-layer fast": "unknown output layer 'fast': choose one of adaptive",
     "profile gcn --dtype fp8": "unknown dtype 'fp8': choose one of fp32, tf32, bf16",
     "profile gcn --phase backward": "unknown phase 'backward': choose one of train, forward",
     "profile gcn --device tpu": "unknown device 'tpu': choose one of auto, cpu, cuda",
@@ -192,9 +192,13 @@ def test_every_shape_option_reaches_the_configuration(lmtime):
         "vocab_size": 500,
         "cutoffs": (50, 200),
         "div_value": 2.0,
-        "output_layer": "adaptive",
+        "output_layer": "fused-adaptive",
+        "tail_widths": (24, 7),
+        "head_rank": 30,
+        "shared_rank": 40,
         "batch_size": 3,
         "seq_len": 17,
+        "dropout": 0.25,
     }
     assert set(shape) == {f.name for f in fields(GCNConfig)}, "an option for each field"
     options = []
