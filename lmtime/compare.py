@@ -208,6 +208,8 @@ def _row(one: Contestant, samples: Samples, device: str, seed: int) -> dict[str,
     to_torch = _ratio(own, samples[ADAPTIVE], rng)
     to_products = _ratio(own, samples[_products_of(one)], rng)
     ownership = Ownership(one.layer, {}, None)
+    one.clear()
+    peak = peak_bytes(one.step, device)
     waits = int(one.hidden_waits) if device == "cpu" else 0
     traced = trace(one.step, ownership, device=device).rows()
     return {
@@ -225,7 +227,8 @@ def _row(one: Contestant, samples: Samples, device: str, seed: int) -> dict[str,
         "ratio_to_gemm": to_products.ratio,
         "ratio_to_gemm_low": to_products.low,
         "ratio_to_gemm_high": to_products.high,
-        "peak_bytes": peak_bytes(one.step, device),
+        "peak_bytes": peak,
+        "gradient_bytes": one.gradient_bytes,
         "flops": count(one.step, ownership).total.flops,
         "kernels": sum(row["kernels"] for row in traced),
         "syncs": sum(row["syncs"] for row in traced) + waits,

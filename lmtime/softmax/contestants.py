@@ -38,6 +38,18 @@ class Contestant:
     same_as: str | None
     plain: Callable[[], None]
     hidden_waits: int = 0  # that no operator shows on a CPU: a tensor becomes a list
+    hidden: Tensor | None = None
+
+    def clear(self) -> None:
+        """Without gradients, as before the first step."""
+        self.layer.zero_grad(set_to_none=True)
+        if self.hidden is not None:
+            self.hidden.grad = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the gradients of the weights, which every implementation leaves behind."""
+        return sum(p.nbytes for p in self.layer.parameters())
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,8 @@ def contestants(names: Sequence[str], task: Task) -> list[Contestant]:
     for name in names:
         if name not in builders:
             raise unknown("layer", name, list(builders))
-    return [builders[name](name, task) for name in dict.fromkeys(names)]
+    found = [builders[name](name, task) for name in dict.fromkeys(names)]
+    return [replace(one, hidden=task.hidden) for one in found]
 
 
 def _step(layer: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:

@@ -10,7 +10,7 @@ from lmtime.timing.timer import Step
 def peak_bytes(step: Step, device: str) -> int:
     """Of one call, told by the allocator; call the step once before.
 
-    What is freed and was allocated before the step counts as room that it may use again.
+    Nothing that lives before may be freed by the step: the profiler does not always see it.
     """
     if device == "cuda":
         torch.cuda.synchronize()
