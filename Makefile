@@ -10,6 +10,7 @@ NO_PYTHON = $(if $(PYTHON),$(PYTHON) is not a,there is no) Python 3.11 or 3.12 t
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 SMOKE := _build/smoke
+ONE_THREAD := OMP_NUM_THREADS=1 # each of two that run at once
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -30,7 +31,7 @@ lint: $(INSTALLED) ## the linter, and the formatter's check
 
 unit: $(INSTALLED) ## the tests of the package
 	@$(BIN)/pytest -rs -m "alone and not page"
-	@$(BIN)/pytest -rs -m "not alone and not page" -n 2 --dist loadfile
+	@$(ONE_THREAD) $(BIN)/pytest -rs -m "not alone and not page" -n 2 --dist loadfile
 
 labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is left alone
 	@rm -rf $(SMOKE)
@@ -41,7 +42,7 @@ labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is
 	done
 
 chapters: labs ## run every cell of every chapter, as if the labs' rows were this machine's
-	@LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax --nbval-current-env \
+	@$(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax --nbval-current-env \
 		--nbval-cell-timeout 120 -n 2 --dist loadfile book --ignore book/labs
 
 build: $(INSTALLED) ## build the book from the rows at hand, warnings as errors

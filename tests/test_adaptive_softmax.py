@@ -77,7 +77,7 @@ def cases(draw):
     return config, torch.tensor(targets, dtype=torch.int64), own, options
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(cases())
 def test_any_shape_and_any_targets_give_the_loss_and_gradients_of_the_plain_twin(case):
     config, targets, own, options = case
