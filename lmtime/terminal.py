@@ -80,9 +80,10 @@ def print_prediction(doc: dict) -> None:
         f"inefficiency is not in it, launches and waiting not in what it takes at least."
     )
     waiting = doc["waiting"]
+    times = "once" if waiting["syncs"] == 1 else f"{waiting['syncs']:.0f} times"
     _output(
-        f"The host launches {waiting['launches']:,.0f} operators and waits {waiting['syncs']:.0f} "
-        f"times; {100 * waiting['host_bound_share']:.0f} % of the step the device waits for it."
+        f"The host launches {waiting['launches']:,.0f} operators and waits {times}; "
+        f"{100 * waiting['host_bound_share']:.0f} % of the step the device waits for it."
     )
     _output(_memory_line(doc["memory"]))
 

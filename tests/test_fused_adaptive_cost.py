@@ -32,7 +32,7 @@ CONFIGS = {
         **NARROW | dict(vocab_size=40_000, cutoffs=(20_000, 30_000))
     ),
     "more scores than are kept": GCNConfig(
-        **NARROW | dict(vocab_size=100_000, cutoffs=(50_000, 60_000))
+        **NARROW | dict(final_hidden_size=16, vocab_size=100_000, cutoffs=(50_000, 60_000))
     ),
     "tied": TransformerConfig(**BLOCK, **SMALL),
     "tied, tails wider than the hidden state": TransformerConfig(

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 import lmtime
@@ -10,6 +11,7 @@ import lmtime
 README = Path(lmtime.__file__).parent.parent / "README.md"
 
 
+@pytest.mark.alone
 def test_the_script_profiles_the_model_that_it_makes(capsys, one_thread):
     (script,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert len([line for line in script.splitlines() if line.strip()]) <= 12

@@ -9,7 +9,7 @@ from lmtime.cost import operators as op
 from lmtime.cost.layers import OUTPUT_LAYER_COSTS, output_layer_weights
 from lmtime.cost.operators import Conv, traffic
 from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
-from lmtime.cost.output_layers import Rows
+from lmtime.cost.output_layers import Rows, loss_bytes
 
 OPTIMIZER = "optimizer"
 
@@ -33,7 +33,9 @@ def gcn(
         rows |= _gated_conv(shape, i, value_bytes)
     layer = OUTPUT_LAYER_COSTS[shape.output_layer]
     rows |= layer(shape, n, tail_tokens, value_bytes)
-    rows["outside", "backward"] = [traffic(1, value_bytes)]  # the gradient of the loss is one
+    rows["outside", "backward"] = [
+        traffic(1, loss_bytes(shape, value_bytes))
+    ]  # the gradient
     rows["embedding", "backward"] = [
         op.embedding_backward(n, shape.vocab_size, shape.embedding_size, value_bytes)
     ]

@@ -17,6 +17,7 @@ from lmtime.cost.operators import Cost, matmul, matmul_backward, traffic
 Rows = dict[tuple[str, str], list[Cost]]
 
 OUTPUT_LAYER, LOSS = "output layer", "loss"
+FP32_BYTES = 4
 
 
 def full(
@@ -66,10 +67,22 @@ def adaptive(
             backward.append(later_tail_backward(n, hits, b))
     return {
         (OUTPUT_LAYER, "forward"): forward + end,
-        (LOSS, "forward"): reduction(n, b),
-        (LOSS, "backward"): reduction_backward(n, b),
+        (LOSS, "forward"): reduction(n, loss_bytes(shape, b)),
+        (LOSS, "backward"): reduction_backward(n, loss_bytes(shape, b)),
         (OUTPUT_LAYER, "backward"): backward,
     }
+
+
+def loss_bytes(shape: Any, value_bytes: Any) -> Any:
+    """Of a token's loss: an adaptive layer widens 16 bits to 32; a page's parameter has its own."""
+    narrow = isinstance(value_bytes, int | float) and value_bytes < FP32_BYTES
+    return FP32_BYTES if narrow and shape.output_layer == "adaptive" else value_bytes
+
+
+def _widened(n: float, b: float) -> list[Cost]:
+    """16-bit values become 32-bit ones, or their gradients the other way."""
+    narrow = isinstance(b, int | float) and b < FP32_BYTES
+    return [traffic(n, b + FP32_BYTES)] if narrow else []
 
 
 def adaptive_head(
@@ -94,11 +107,14 @@ def adaptive_head(
         *head(shape, n, b),
         traffic(2 * n * head_size(shape.cutoffs), b, kind="log_softmax"),
         traffic(2 * n, b, ids=n),  # gather
-        # Add the tails, negate, torch's mean, negate.
-        traffic(3 * n + 2 * n + n + 1 + 2 * n, b, launches=4),
+        # Add the tails, negate, torch's mean; then this package's: widen, negate.
+        traffic(3 * n + 2 * n + n + 1, b, launches=3),
+        *_widened(n, b),
+        traffic(2 * n, loss_bytes(shape, b)),
     ]
     backward = [
-        traffic(2 * n, b),  # negate
+        traffic(2 * n, loss_bytes(shape, b)),  # negate
+        *_widened(n, b),
         *_gathered_log_softmax_backward(n, head_size(shape.cutoffs), b),
         *head_backward(shape, n, b),
     ]

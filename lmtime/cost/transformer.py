@@ -10,7 +10,7 @@ from lmtime.cost.gcn import OPTIMIZER
 from lmtime.cost.layers import OUTPUT_LAYER_COSTS, output_layer_weights
 from lmtime.cost.operators import Cost, traffic
 from lmtime.cost.optimizers import OPTIMIZERS, Optimizer
-from lmtime.cost.output_layers import Rows, bands
+from lmtime.cost.output_layers import Rows, bands, loss_bytes
 
 
 def transformer(
@@ -37,7 +37,9 @@ def transformer(
         rows[_layer_name(i), "backward"] = _layer_backward(shape, n, b, causal)
     layer = OUTPUT_LAYER_COSTS[shape.output_layer]
     rows |= layer(shape, n, tail_tokens, b, in_rows=True)
-    rows["outside", "backward"] = [traffic(1, b)]  # the gradient of the loss is one
+    rows["outside", "backward"] = [
+        traffic(1, loss_bytes(shape, b))
+    ]  # the gradient
     sizes = [size for owned in weights(shape).values() for size in owned]
     rows[OPTIMIZER, OPTIMIZER] = optimizer.update(sizes, b)
     return rows

@@ -57,7 +57,7 @@ class Positions(nn.Module):
     Frequencies fall from 1 to 1/10,000, as in fairseq; positions count from 0.
     """
 
-    def __init__(self, seq_len: int, hidden_size: int, dropout: float) -> None:
+    def __init__(self, seq_len: int, hidden_size: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = dropout
         self.scale = math.sqrt(hidden_size)
