@@ -33,9 +33,7 @@ def gcn(
         rows |= _gated_conv(shape, i, value_bytes)
     layer = OUTPUT_LAYER_COSTS[shape.output_layer]
     rows |= layer(shape, n, tail_tokens, value_bytes)
-    rows["outside", "backward"] = [
-        traffic(1, loss_bytes(shape, value_bytes))
-    ]  # the gradient
+    rows["outside", "backward"] = [traffic(1, loss_bytes(shape, value_bytes))]  # the gradient
     rows["embedding", "backward"] = [
         op.embedding_backward(n, shape.vocab_size, shape.embedding_size, value_bytes)
     ]

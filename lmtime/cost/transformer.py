@@ -37,9 +37,7 @@ def transformer(
         rows[_layer_name(i), "backward"] = _layer_backward(shape, n, b, causal)
     layer = OUTPUT_LAYER_COSTS[shape.output_layer]
     rows |= layer(shape, n, tail_tokens, b, in_rows=True)
-    rows["outside", "backward"] = [
-        traffic(1, loss_bytes(shape, b))
-    ]  # the gradient
+    rows["outside", "backward"] = [traffic(1, loss_bytes(shape, b))]  # the gradient
     sizes = [size for owned in weights(shape).values() for size in owned]
     rows[OPTIMIZER, OPTIMIZER] = optimizer.update(sizes, b)
     return rows
