@@ -1,0 +1,62 @@
+"""What the pages on output layers rest on, recomputed from the committed rows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lmtime
+from lmtime import perplexity, plans, stats
+from lmtime.records import read_jsonl
+
+REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
+TIMED = read_jsonl(REFERENCE / "output_layers.jsonl")
+TRIALS = read_jsonl(REFERENCE / "perplexity.jsonl")
+
+
+def trained(name):
+    config = plans.partitioned(name)
+    fields = ("cutoffs", "tail_widths", "head_rank", "shared_rank")
+    return perplexity.of_layer(TRIALS, **{f: getattr(config, f) for f in fields})
+
+
+def test_a_deeper_partition_takes_less_than_a_third_and_is_not_shown_to_be_worse():
+    (row,) = [
+        r for r in TIMED if (r["layer"], r["hidden_size"], r["n_tokens"]) == ("six tails", 1024, 1024)
+    ]  # fmt: skip
+    assert row["ratio_high"] < 0.30
+    found = perplexity.change(
+        trained("six tails"), trained(plans.BASELINE), np.random.default_rng(0)
+    )
+    assert found.low <= 0
+    assert found.n_seeds >= 2
+
+
+@pytest.mark.parametrize("layer", ["four tails", "four tails, shared projection"])
+def test_layers_of_fixed_widths_grow_slower_than_the_hidden_size(layer):
+    rows = [
+        r for r in TIMED
+        if r["layer"] == layer and r["n_tokens"] == 1024 and r["hidden_size"] >= 512
+    ]  # fmt: skip
+    sizes, medians = (np.array([float(r[c]) for r in rows]) for c in ("hidden_size", "latency_ms"))
+    ends = np.array([(r["latency_ms_low"], r["latency_ms_high"]) for r in rows])
+    assert sizes.max() == 4096
+    assert stats.exponent(sizes, medians, ends, np.random.default_rng(0)).high <= 0.7
+
+
+def test_scores_that_are_dropped_leave_little_memory():
+    peaks = {(r["layer"], r["hidden_size"], r["n_tokens"]): r for r in TIMED}
+    for hidden_size in (512, 1024):
+        ours, torchs = (
+            peaks[layer, hidden_size, 16_384]["peak_bytes"]
+            - peaks[layer, hidden_size, 16_384]["gradient_bytes"]
+            for layer in ("fused-adaptive", "torch-adaptive")
+        )
+        assert ours <= 0.6 * torchs
+
+
+def test_every_trial_was_judged_on_the_same_documents():
+    assert len({tuple(r["document_tokens"]) for r in TRIALS}) == 1
+    for row in TRIALS:
+        mean = sum(row["document_nll"]) / row["n_tokens"]
+        assert row["perplexity"] == pytest.approx(np.exp(mean), rel=1e-4)
