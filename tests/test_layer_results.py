@@ -21,9 +21,8 @@ def trained(name):
 
 
 def test_a_deeper_partition_takes_less_than_a_third_and_is_not_shown_to_be_worse():
-    (row,) = [
-        r for r in TIMED if (r["layer"], r["hidden_size"], r["n_tokens"]) == ("six tails", 1024, 1024)
-    ]  # fmt: skip
+    wanted = "six tails", 1024, 1024
+    (row,) = [r for r in TIMED if (r["layer"], r["hidden_size"], r["n_tokens"]) == wanted]
     assert row["ratio_high"] < 0.30
     found = perplexity.change(
         trained("six tails"), trained(plans.BASELINE), np.random.default_rng(0)
