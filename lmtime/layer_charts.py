@@ -17,7 +17,7 @@ def _colour(names: Sequence[str]) -> alt.Color:
 
 
 def _sizes(x: str, values: Iterable[float]) -> alt.X:
-    axis = alt.Axis(values=sorted(set(values)), format="~s")
+    axis = alt.Axis(values=sorted(set(values)), format=",")
     scale = alt.Scale(type="log", base=2, nice=False, padding=16)
     return alt.X(
         f"{x}:Q", title=x.replace("_", " ").replace("n tokens", "tokens"), axis=axis, scale=scale
