@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 failed; 2 the caller's mistake, told in one sentence.
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Optional
 
 import typer
@@ -22,7 +23,7 @@ from lmtime.documents import say as _say
 from lmtime.documents import write_json as _write_json
 from lmtime.errors import UsageError
 from lmtime.options import shaped
-from lmtime.records import document
+from lmtime.records import Study, document
 
 app = typer.Typer(
     help="Where the time of a language model's step goes, why, and what to do instead.",
@@ -152,7 +153,9 @@ def calibrate(
     with terminal.progress() as say:
         found = calibrate_fully(device, dtype, command=_command(), say=say)
         if steps:
-            found = study.with_steps(found, command=_command(), say=say)
+            with TemporaryDirectory() as folder:
+                kept = Study(Path(folder), "reference")
+                found = study.with_steps(found, kept, command=_command(), say=say)
     if out is None:
         typer.echo(found.to_json(), nl=False)
     else:

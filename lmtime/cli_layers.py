@@ -12,10 +12,7 @@ from lmtime.documents import command_line, emit, require_folder, say
 from lmtime.errors import UsageError
 from lmtime.options import numbers, shaped
 
-LAYERS = (
-    "torch-adaptive,fused-adaptive,fused-adaptive-planned,variation,low-rank-head,"
-    "torch-full,chunked"
-)
+LAYERS = "torch-adaptive,fused-adaptive,fused-adaptive-planned,six tails,torch-full,chunked"
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
 
 
@@ -26,7 +23,7 @@ def compare(
     cutoffs: Annotated[str, typer.Option(help="Of torch's adaptive softmax.")] = "2000,10000",
     layers: Annotated[str, typer.Option(help="Names, separated by commas.")] = LAYERS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="To measure for, about.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="To measure for, about.")] = 15.0,
     json_to: Json = None,
 ) -> None:
     """Time output layers side by side, forward and backward, beside the bare matrix products."""

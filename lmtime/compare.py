@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -28,60 +27,47 @@ from lmtime.timing.trace import trace
 Say = Callable[[str], None]
 CORPUS, NAME = "movie-reviews", "output_layers"
 SIZES = ("hidden_size", "vocab_size", "n_tokens")
-N_WARM_UP = 2
 N_ROUNDS = (3, 40)
 SLOW_MS = 400.0  # a layer above it is in fewer rounds, beside the reference all the same
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the comparison, and the partitions beside torch's, by name."""
+    """Sizes of the comparison, and where torch's layer cuts the vocabulary."""
 
     hidden_size: int = 1024
     vocab_size: int = 33_278
     n_tokens: int = 1024
     cutoffs: tuple[int, ...] = (2_000, 10_000)
-    variations: Mapping[str, AdaptiveSoftmaxConfig] = field(default_factory=dict)
 
     @property
     def adaptive(self) -> AdaptiveSoftmaxConfig:
         """Torch's shape, checked."""
         return AdaptiveSoftmaxConfig(self.hidden_size, self.vocab_size, self.cutoffs)
 
+    @property
+    def partitions(self) -> dict[str, AdaptiveSoftmaxConfig]:
+        """Those of `plans.PARTITIONS` that cut this vocabulary at all, by name.
 
-def variation_of(torchs: AdaptiveSoftmaxConfig) -> AdaptiveSoftmaxConfig:
-    """A deeper partition: two small clusters in front of torch's, of wide words."""
-    widest = min(torchs.hidden_size, 256)
-    first = [c for c in (60, 400) if c < min(torchs.cutoffs)]
-    tails = [max(widest // 4**i, 1) for i in range(1, len(torchs.cutoffs) + 1)]
-    return replace(
-        torchs,
-        cutoffs=(*first, *torchs.cutoffs),
-        tail_widths=(*[widest] * len(first), *tails),
-    )
+        None is wider than the hidden state; a rank that is no less than it is left out.
+        """
+        fitted = {name: self._fitted(**options) for name, options in PARTITIONS.items()}
+        return {name: config for name, config in fitted.items() if config is not None}
 
-
-def shapes_of(sizes: Sizes) -> list[tuple[Shape, tuple[str, ...]]]:
-    """Shapes of a plan with its partitions; ranks and widths are those that the hidden size has."""
-    found = []
-    for hidden_size, n_tokens, names in sizes:
-        variations = {}
-        for name in names:
-            if name in PARTITIONS:
-                variations[name] = _fitted(PARTITIONS[name], hidden_size)
-        found.append((Shape(hidden_size, n_tokens=n_tokens, variations=variations), names))
-    return found
-
-
-def _fitted(options: dict[str, Any], hidden_size: int) -> AdaptiveSoftmaxConfig:
-    """A partition behind another hidden size: nothing is wider than it, no rank is more."""
-    given = dict(options)
-    for rank in ("head_rank", "shared_rank"):
-        if given.get(rank, 0) >= hidden_size:
-            del given[rank]
-    if "tail_widths" in given:
-        given["tail_widths"] = tuple(min(w, hidden_size) for w in given["tail_widths"])
-    return AdaptiveSoftmaxConfig(hidden_size, Shape.vocab_size, **given)
+    def _fitted(
+        self,
+        cutoffs: tuple[int, ...],
+        tail_widths: tuple[int, ...] | None = None,
+        **ranks: int,
+    ) -> AdaptiveSoftmaxConfig | None:
+        inside = tuple(c for c in cutoffs if c < self.vocab_size)
+        if not inside:
+            return None
+        if tail_widths is not None:
+            tail_widths = tuple(min(w, self.hidden_size) for w in tail_widths[: len(inside)])
+        ranks = {name: rank for name, rank in ranks.items() if rank < self.hidden_size}
+        sizes = (self.hidden_size, self.vocab_size, inside)
+        return AdaptiveSoftmaxConfig(*sizes, tail_widths=tail_widths, **ranks)
 
 
 def compare(
@@ -98,14 +84,13 @@ def compare(
     The reference is torch's adaptive softmax, measured whether it is named or not. Targets are
     words of the default corpus in their order, hidden states random normal.
     """
-    task = _task(shape, device, seed)
-    wanted = contestants([ADAPTIVE, *names], task)
-    samples = _interleaved(wanted, device, max_s, seed, say)
-    rows = []
+    wanted = contestants([ADAPTIVE, *names], _task(shape, device, seed))
+    needs = {}
     for one in wanted:
         say(f"{one.name}: memory and work")
-        rows.append(_row(one, samples, device, seed))
-    return rows
+        needs[one.name] = _needs(one, device)
+    samples = _interleaved(wanted, device, max_s, seed, say)
+    return [_row(one, samples, seed) | needs[one.name] for one in wanted]
 
 
 def _task(shape: Shape, device: str, seed: int) -> Task:
@@ -113,8 +98,7 @@ def _task(shape: Shape, device: str, seed: int) -> Task:
         raise UsageError(f"n_tokens={shape.n_tokens} must be a whole number of at least 1")
     stream = corpora.load(CORPUS, vocab_size=shape.vocab_size).stream()
     ids = np.resize(stream, shape.n_tokens).astype(np.int64)
-    variations = {"variation": variation_of(shape.adaptive), **shape.variations}
-    return Task.of(ids, shape.adaptive, variations, device=device, seed=seed)
+    return Task.of(ids, shape.adaptive, shape.partitions, device=device, seed=seed)
 
 
 def compared_document(
@@ -129,21 +113,22 @@ def compared_document(
 
 
 def run_missing(
-    shapes: Sequence[tuple[Shape, tuple[str, ...]]],
+    plan: Sizes,
     *,
     device: str,
     command: str,
     max_s: float = 30.0,
     say: Say = lambda text: None,
 ) -> Path:
-    """Compare at every shape that has no rows yet; the file of rows, `NAME`.jsonl of the device."""
+    """Compare at every shape of a plan that has no rows yet; their file, `NAME`.jsonl."""
     folder = results_root() / device_folder(device)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.jsonl"
     with FileLock(folder / ".lock"):
-        for i, (shape, names) in enumerate(shapes, 1):
+        for i, (hidden_size, n_tokens, names) in enumerate(plan, 1):
+            shape = Shape(hidden_size, n_tokens=n_tokens)
             sizes = {name: getattr(shape, name) for name in SIZES}
-            title = f"{NAME} {i}/{len(shapes)}: hidden {shape.hidden_size}, {shape.n_tokens} tokens"
+            title = f"{NAME} {i}/{len(plan)}: hidden {hidden_size}, {n_tokens} tokens"
             known = {r["layer"] for r in read_jsonl(path) if sizes.items() <= r.items()}
             if known.issuperset(names):
                 say(f"{title}: already compared")
@@ -162,26 +147,41 @@ def run_missing(
 Samples = dict[str, dict[int, float]]  # {layer: {round: ms}}
 
 
+def _needs(one: Contestant, device: str) -> dict[str, int]:
+    """Memory and work of a step; its calls also warm the layer up."""
+    ownership = Ownership(one.layer, {}, None)
+    flops = count(one.step, ownership).total.flops
+    traced = trace(one.step, ownership, device=device).rows()
+    one.clear()
+    return {
+        "peak_bytes": peak_bytes(one.step, device),
+        "gradient_bytes": one.gradient_bytes,
+        "flops": flops,
+        "kernels": sum(row["kernels"] for row in traced),
+        "syncs": sum(row["syncs"] for row in traced) + one.hidden_waits * (device == "cpu"),
+    }
+
+
 def _interleaved(
     wanted: Sequence[Contestant], device: str, max_s: float, seed: int, say: Say
 ) -> Samples:
     """Every layer and its products once a round, in a new order each; slow ones in some rounds."""
     clock, rng = clock_for(device), np.random.default_rng(seed)
-    steps = {one.name: one.step for one in wanted}
-    steps |= {_products_of(one): one.plain for one in wanted}
-    once = {}
-    for name, step in steps.items():
-        say(f"{name}: warming up")
-        once[name] = min(time_once(step, clock) for _ in range(N_WARM_UP))
-    slow = [name for name, ms in once.items() if ms > SLOW_MS]
-    every = _rounds_between(once, slow, max_s)
+    products = {_products_of(one): one.products for one in wanted}
+    for step in products.values():
+        step()
+    steps = {one.name: one.step for one in wanted} | products
     found: Samples = {name: {} for name in steps}
-    start = time.monotonic()
+    slow, every, start = [], 1, time.monotonic()
     for i in range(N_ROUNDS[1]):
         turn = [name for name in steps if name not in slow or i % every == 0]
         for j in rng.permutation(len(turn)):
             found[turn[j]][i] = time_once(steps[turn[j]], clock)
         say(f"round {i + 1}")
+        if i == 0:
+            once = {name: ms[0] for name, ms in found.items()}
+            slow = [name for name, ms in once.items() if ms > SLOW_MS]
+            every = _rounds_between(once, slow, max_s)
         enough = all(len(ms) >= N_ROUNDS[0] for ms in found.values())
         if enough and time.monotonic() - start > max_s:
             break
@@ -198,20 +198,16 @@ def _rounds_between(once: dict[str, float], slow: Sequence[str], max_s: float) -
 
 
 def _products_of(one: Contestant) -> str:
-    return f"products of {one.name}"
+    """A name that layers share whose products are the same."""
+    return f"products {id(one.products)}"
 
 
-def _row(one: Contestant, samples: Samples, device: str, seed: int) -> dict[str, object]:
+def _row(one: Contestant, samples: Samples, seed: int) -> dict[str, object]:
     rng = np.random.default_rng(seed)
     own = samples[one.name]
     summary = stats.summarise(np.array(list(own.values())), rng)
     to_torch = _ratio(own, samples[ADAPTIVE], rng)
     to_products = _ratio(own, samples[_products_of(one)], rng)
-    ownership = Ownership(one.layer, {}, None)
-    one.clear()
-    peak = peak_bytes(one.step, device)
-    waits = int(one.hidden_waits) if device == "cpu" else 0
-    traced = trace(one.step, ownership, device=device).rows()
     return {
         "layer": one.name,
         "exact": one.same_as == ADAPTIVE,
@@ -227,11 +223,6 @@ def _row(one: Contestant, samples: Samples, device: str, seed: int) -> dict[str,
         "ratio_to_gemm": to_products.ratio,
         "ratio_to_gemm_low": to_products.low,
         "ratio_to_gemm_high": to_products.high,
-        "peak_bytes": peak,
-        "gradient_bytes": one.gradient_bytes,
-        "flops": count(one.step, ownership).total.flops,
-        "kernels": sum(row["kernels"] for row in traced),
-        "syncs": sum(row["syncs"] for row in traced) + waits,
     }
 
 

@@ -158,14 +158,14 @@ def _accuracy_shapes(layer: str) -> Plan:
 # Partitions of 33,278 words behind a hidden state of 1,024: cutoffs, and what leaves torch's shape.
 PARTITIONS: dict[str, dict[str, object]] = {
     "two tails": {"cutoffs": (2_000, 10_000)},  # torch's shape, and the one compared with
-    "two tails, low-rank head": {"cutoffs": (2_000, 10_000), "head_rank": 256},
+    "two tails with a low-rank head": {"cutoffs": (2_000, 10_000), "head_rank": 256},
     "three tails": {"cutoffs": (200, 2_000, 10_000), "tail_widths": (256, 64, 16)},
     "four tails": {"cutoffs": (60, 400, 2_000, 10_000), "tail_widths": (256, 256, 64, 16)},
     "six tails": {  # what `lmtime cutoffs --rank-floor 1/2` finds on the reference CPU
         "cutoffs": (15, 182, 636, 2_000, 5_667, 10_586),
         "tail_widths": (1024, 1024, 512, 128, 128, 32),
     },
-    "four tails, shared projection": {
+    "four tails with a shared projection": {
         "cutoffs": (60, 400, 2_000, 10_000),
         "tail_widths": (256, 256, 64, 16),
         "shared_rank": 256,
@@ -198,7 +198,7 @@ def partitioned(name: str) -> ModelConfig:
 
 Sizes = list[tuple[int, int, tuple[str, ...]]]  # hidden size, tokens, layers beside torch's
 SAME = ("fused-adaptive", "fused-adaptive-planned")
-OTHER = ("four tails", "four tails, shared projection")
+OTHER = ("four tails", BEST, "four tails with a shared projection")
 WHOLE = ("torch-full", "chunked", "torch-chunks-256")
 
 
@@ -206,14 +206,14 @@ def comparison_plan(preset: str) -> Sizes:
     """Shapes at which output layers are timed side by side."""
     check(preset)
     if preset == "smoke":
-        return [(64, 16, ("fused-adaptive", "variation"))]
+        return [(64, 16, ("fused-adaptive", BEST))]
     if preset == "quick":
         return [(256, n, SAME) for n in (64, 1024)]
     tokens = [(d, n, SAME + OTHER[:1]) for d in (512, 1024) for n in (16, 64, 256, 4096, 16_384)]
     widths = [(d, 64, SAME) for d in (128, 256, 2048, 4096)]
     grown = [(d, 1024, SAME + OTHER) for d in (128, 256, 2048, 4096)]
     return [
-        (1024, 1024, SAME + tuple(PARTITIONS)[1:] + ("classes", "sampled")),
+        (1024, 1024, (*SAME, *list(PARTITIONS)[1:], "classes", "sampled")),
         (512, 1024, SAME + OTHER),
         *tokens,
         *widths,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,10 @@ class Profile:
     measured: Observation
     records: list[Record]
     provenance: Provenance
+
+    def records_of(self, study: str) -> list[Record]:
+        """The rows as those of a study."""
+        return [dataclasses.replace(r, study=study) for r in self.records]
 
 
 def profile(
@@ -156,14 +160,8 @@ def measure_missing(
     folder = results_root() / device_folder(setup.device)
     folder.mkdir(parents=True, exist_ok=True)
     kept = Study(folder, study)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            _measure_missing(kept, list(configs), setup, command, say)
-    except Timeout:
-        raise UsageError(
-            f"{folder.name} is being measured by another run: wait for it, since two at once "
-            f"would slow each other"
-        ) from None
+    with _alone_in(folder):
+        _measure_missing(kept, list(configs), setup, command, say)
     return kept
 
 
@@ -174,43 +172,52 @@ def calibration_of(
 
     The steps are kept as the study `reference`.
     """
-    path = results_root() / device_folder(device) / CALIBRATION
+    folder = results_root() / device_folder(device)
+    path = folder / CALIBRATION
     if path.exists():
         say("already calibrated")
         return read_calibration(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    alone = calibrate_fully(
-        device, plan=SMOKE if preset == "smoke" else None, command=command, say=say
-    )
-    configs, rule = plans.reference_plan(preset), StopRule(**plans.brief_rule(preset))
-    kept = measure_missing(
-        "reference", configs, Setup(device=device, rule=rule), command=command, say=say
-    )
-    found = fitted(alone, kept)
-    write_calibration(path, found)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(folder):
+        plan = SMOKE if preset == "smoke" else None
+        alone = calibrate_fully(device, plan=plan, command=command, say=say)
+        kept = Study(folder, "reference")
+        found = with_steps(alone, kept, preset, command=command, say=say)
+        write_calibration(path, found)
     return found
 
 
 def with_steps(
-    alone: Calibration, *, command: str, say: Callable[[str], None] = lambda text: None
+    alone: Calibration,
+    kept: Study,
+    preset: str = "quick",
+    *,
+    command: str,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
-    """A calibration that ends with steps, whose rows are not kept."""
-    setup = Setup(device=alone.device, rule=StopRule(**plans.brief_rule("quick")))
-    with tempfile.TemporaryDirectory() as folder:
-        kept = Study(Path(folder), "reference")
-        for model, config in plans.reference_plan("quick"):
-            say(_title(model, config))
-            done = profile(model, config, setup, command=command, calibration=alone, say=say)
-            kept.add(done.records, done.provenance)
-        return fitted(alone, kept)
-
-
-def fitted(alone: Calibration, steps: Study) -> Calibration:
-    """The calibration with what operators take inside these steps."""
-    samples = accuracy.samples(steps)
+    """A calibration that ends with the steps of `plans.reference_plan`, whose rows are kept."""
+    setup = Setup(device=alone.device, rule=StopRule(**plans.brief_rule(preset)))
+    for model, config in plans.reference_plan(preset):
+        say(_title(model, config))
+        done = profile(model, config, setup, command=command, calibration=alone, say=say)
+        kept.add(done.records_of(kept.name), done.provenance)
+    samples = accuracy.samples(kept)
     if not samples:
         raise RuntimeError("no step was quiet enough to calibrate with: end other work, try again")
     return dataclasses.replace(alone, in_step=in_step.fit(samples, alone))
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two measurements of one device at a time are refused."""
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UsageError(
+            f"{folder.name} is being measured by another run: wait for it, since two at once "
+            f"would slow each other"
+        ) from None
 
 
 def _measure_missing(
@@ -235,8 +242,7 @@ def _measure_missing(
         except TooLarge as error:
             say(f"{title}: left out, {error}")
             continue
-        records = [dataclasses.replace(r, study=kept.name) for r in done.records]
-        kept.add(records, done.provenance)
+        kept.add(done.records_of(kept.name), done.provenance)
         measured.append((model, config, done))
     if len(measured) > 1:
         say(f"{kept.name}: the first configuration again, to see whether the device drifted")

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock
 
 from lmtime import corpora, models
-from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig
+from lmtime.config import GCNConfig, HuggingFaceConfig, ModelConfig, configuration_of
 from lmtime.errors import UsageError
 from lmtime.models import training
 from lmtime.models.training import Budget
@@ -106,17 +106,11 @@ def run_missing(
 
 
 def _has(path: Path, model: str, config: GCNConfig, budget: Budget, seed: int) -> bool:
-    wanted = (model, _plain(config), dataclasses.asdict(budget), seed)
+    wanted = (model, config, dataclasses.asdict(budget), seed)
     return any(
-        (row["model"], row["config"], row["budget"], row["seed"]) == wanted
+        (row["model"], configuration_of(row["config"]), row["budget"], row["seed"]) == wanted
         for row in read_jsonl(path)
     )
-
-
-def _plain(config: GCNConfig) -> dict[str, object]:
-    """As JSON gives it back."""
-    fields = dataclasses.asdict(config)
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
 def title_of(config: dict[str, object]) -> str:

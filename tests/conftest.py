@@ -1,7 +1,11 @@
 """What tests share: folders that do not depend on what this machine holds, and one thread."""
 
+import sys
+
 import pytest
 import torch
+
+from lmtime import cli
 
 
 @pytest.fixture
@@ -30,3 +34,20 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs `lmtime` in an empty folder; gives exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["lmtime", *map(str, arguments)])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+        return (code, *capsys.readouterr())
+
+    return run

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from lmtime.timing import Ownership
+from lmtime.timing import Ownership, region
 from lmtime.timing.counters import Counts, count
 from lmtime.timing.flops import Work
 
@@ -18,3 +18,16 @@ def flops(step) -> int:
     assert found.total == Work(found.total.flops, found.total.bytes, found.total.flops)
     assert not found.uncounted
     return found.total.flops
+
+
+def counted_training(model, optimizer, tokens, targets) -> Counts:
+    """Of a whole step after the first, which makes the optimizer's states."""
+
+    def step():
+        with region("optimizer", "optimizer"):
+            optimizer.zero_grad()
+        model(tokens, targets).backward()
+        optimizer.step()
+
+    step()
+    return count(step, Ownership(model, model.owners, optimizer))

@@ -3,6 +3,7 @@
 The plain twin of every layer: nothing is fused, sorted or left out.
 """
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -49,3 +50,16 @@ def scores_of(band, hidden):
     tables = [part.weight for part in (band.words, band.clusters) if part is not None]
     scores = torch.cat([hidden @ table.T for table in tables], -1)
     return scores if band.bias is None else scores + band.bias
+
+
+def assert_backward_repeats(loss, hidden, gradients):
+    """Two passes over a kept graph give the same; without it the second is refused. Case 21.
+
+    gradients: () -> those of the loss, of the hidden states first.
+    """
+    first = [grad.clone() for grad in gradients()]
+    assert all(map(torch.equal, first, gradients()))
+    loss.backward()
+    assert torch.equal(first[0], hidden.grad)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probabilities import log_prob_of
+from probabilities import assert_backward_repeats, log_prob_of
 from test_adaptive_softmax import draws, gradients
 
 from lmtime.config import AdaptiveSoftmaxConfig
@@ -101,12 +101,7 @@ def test_two_backward_passes_give_the_same_and_need_the_graph(scale):
     layer, (hidden, targets) = make(torch.float32), some_tokens(torch.float32)
     with folding():
         loss = scale * layer(hidden, targets).loss
-        first = [grad.clone() for grad in gradients(loss, hidden, layer)]
-        assert all(map(torch.equal, first, gradients(loss, hidden, layer)))
-        loss.backward()
-        assert torch.equal(first[0], hidden.grad)
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            loss.backward()
+        assert_backward_repeats(loss, hidden, lambda: gradients(loss, hidden, layer))
 
 
 def test_what_was_taken_away_is_not_scaled_again():

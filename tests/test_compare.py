@@ -1,13 +1,11 @@
 """Laws of the side-by-side comparison of output layers."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 from lmtime import compare, plans
-from lmtime.compare import Shape, shapes_of, variation_of
+from lmtime.compare import Shape
 from lmtime.config import AdaptiveSoftmaxConfig
 from lmtime.errors import UsageError
 from lmtime.softmax.contestants import ADAPTIVE, BUILDERS, FULL, Task, contestants
@@ -18,17 +16,17 @@ SMALL = AdaptiveSoftmaxConfig(16, 500, (50, 200))
 
 def task(n_tokens=40, config=SMALL):
     ids = np.random.default_rng(0).integers(config.vocab_size, size=n_tokens)
-    variations = {"variation": variation_of(config)}
-    return Task.of(ids, config, variations, device="cpu", seed=0)
+    partitions = Shape(config.hidden_size, config.vocab_size).partitions
+    return Task.of(ids, config, partitions, device="cpu", seed=0)
 
 
 def test_every_layer_runs_and_gives_all_gradients():
     given = task()
-    for one in contestants([*BUILDERS, "variation"], given):
+    for one in contestants([*BUILDERS, *given.partitions], given):
         one.step()
         assert given.hidden.grad is not None, one.name
         assert all(p.grad is not None for p in one.layer.parameters()), one.name
-        one.plain()
+        one.products()
 
 
 @pytest.mark.parametrize("of", [ADAPTIVE, FULL])
@@ -36,8 +34,6 @@ def test_layers_of_the_same_model_have_the_same_loss(of):
     """With the same weights, which both kinds draw alike from the same seed."""
     given, gradients = task(), {}
     for name in BUILDERS:
-        if name == "sampled":  # only at evaluation
-            continue
         torch.manual_seed(3)
         (one,) = contestants([name], given)
         if one.same_as == of:
@@ -70,21 +66,28 @@ def test_an_unknown_layer_shows_the_choices():
         contestants(["fast"], task())
 
 
-def test_the_variation_is_deeper_and_never_wider_than_the_hidden_state():
-    found = variation_of(dataclasses.replace(SMALL, hidden_size=1024, vocab_size=33_278,
-                                             cutoffs=(2_000, 10_000)))  # fmt: skip
-    assert found.cutoffs == (60, 400, 2_000, 10_000)
-    assert found.tail_widths == (256, 256, 64, 16)
-    assert variation_of(SMALL).tail_widths == (4, 1)
+def test_partitions_fit_the_sizes_that_are_compared():
+    at_home = Shape().partitions
+    assert at_home.keys() == plans.PARTITIONS.keys()
+    for name, options in plans.PARTITIONS.items():
+        assert at_home[name] == AdaptiveSoftmaxConfig(1024, 33_278, **options)
+    small = Shape(16, 500).partitions
+    assert small["six tails"].cutoffs == (15, 182)
+    assert small["six tails"].tail_widths == (16, 16)
+    assert "two tails" not in small, "it has no cut inside"
+    assert small["four tails with a shared projection"].shared_rank is None
 
 
-def test_plans_name_partitions_that_fit_every_hidden_size():
-    for preset in ("quick", "paper"):
-        for shape, names in shapes_of(plans.comparison_plan(preset)):
-            for config in shape.variations.values():
-                assert config.hidden_size == shape.hidden_size
-                assert max(config.tail_dims) <= shape.hidden_size
-            assert set(names) <= set(BUILDERS) | set(shape.variations)
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+def test_plans_name_layers_that_there_are(preset):
+    for hidden_size, n_tokens, names in plans.comparison_plan(preset):
+        shape = Shape(hidden_size, n_tokens=n_tokens)
+        assert set(names) <= set(BUILDERS) | set(shape.partitions)
+
+
+def test_layers_with_the_same_products_share_them():
+    chunked, full, own = contestants(["chunked", FULL, "fused-adaptive"], task())
+    assert chunked.products is full.products is not own.products
 
 
 def test_the_peak_is_what_lives_at_once():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lmtime
-from lmtime import cli, cli_cutoffs, partition_table
+from lmtime import cli_cutoffs, partition_table
 from lmtime.cost import partitions
 from lmtime.cost.clusters import Layer, work
 
@@ -24,21 +24,10 @@ COUNTS = [10**6 // (rank + 1) for rank in range(4000)]
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Runs the command in a folder with counts; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
+def run(command, tmp_path, monkeypatch):
+    """Runs the command in a folder with counts, over few candidates."""
     monkeypatch.setattr(partitions, "N_CANDIDATES", 30)
     (tmp_path / "counts.txt").write_text("\n".join(map(str, COUNTS)) + "\n")
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["lmtime", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        return (code, *capsys.readouterr())
-
     return command
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from counting import counted_training
 
 from lmtime.config import PRESETS, HuggingFaceConfig, huggingface_config
 from lmtime.cost.huggingface import (
@@ -13,8 +14,7 @@ from lmtime.cost.huggingface import (
     weights,
 )
 from lmtime.models.huggingface import HuggingFaceModel
-from lmtime.timing import Ownership, region
-from lmtime.timing.counters import count
+from lmtime.timing import Ownership
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -57,15 +57,7 @@ def counted(config):
     model = HuggingFaceModel(config)
     optimizer = torch.optim.AdamW(model.parameters())
     tokens, targets = torch.randint(config.vocab_size, (2, config.batch_size, config.seq_len))
-
-    def step():
-        with region("optimizer", "optimizer"):
-            optimizer.zero_grad()
-        model(tokens, targets).backward()
-        optimizer.step()
-
-    step()  # the first one makes the optimizer's states
-    return count(step, Ownership(model, model.owners, optimizer))
+    return counted_training(model, optimizer, tokens, targets)
 
 
 def parameter_counts(config):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lmtime
-from lmtime import perplexity, plans, stats
+from lmtime import partition_table, perplexity, plans, stats
 from lmtime.records import read_jsonl
 
 REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
@@ -31,7 +31,17 @@ def test_a_deeper_partition_takes_less_than_a_third_and_is_not_shown_to_be_worse
     assert found.n_seeds >= 2
 
 
-@pytest.mark.parametrize("layer", ["four tails", "four tails, shared projection"])
+def test_that_partition_is_the_one_that_the_search_finds():
+    (found,) = [
+        row
+        for row in partition_table.read()
+        if (row.hidden_size, row.rank_floor, row.n_clusters) == (1024, 1 / 2, 6)
+    ]
+    best = plans.PARTITIONS[plans.BEST]
+    assert (found.cutoffs, found.tail_widths) == (best["cutoffs"], best["tail_widths"])
+
+
+@pytest.mark.parametrize("layer", ["four tails", "four tails with a shared projection"])
 def test_layers_of_fixed_widths_grow_slower_than_the_hidden_size(layer):
     rows = [
         r for r in TIMED

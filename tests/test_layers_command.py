@@ -1,11 +1,10 @@
 """Laws of `lmtime compare` and `lmtime train`: rows, sentences, and what they refuse."""
 
 import json
-import sys
 
 import pytest
 
-from lmtime import cli, layer_charts
+from lmtime import layer_charts
 
 SMALL = [
     "compare", "--hidden-size=16", "--vocab-size=500", "--n-tokens=20", "--cutoffs=50,200",
@@ -17,25 +16,8 @@ CONTRACT = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Runs the command in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["lmtime", *map(str, arguments)])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        return (code or 0, *capsys.readouterr())
-
-    return command
-
-
-def test_the_document_has_a_row_a_layer_with_every_field_of_the_contract(run):
-    code, out, _ = run(*SMALL, "--json", "-")
+def test_the_document_has_a_row_a_layer_with_every_field_of_the_contract(command):
+    code, out, _ = command(*SMALL, "--json", "-")
     assert code == 0
     doc = json.loads(out)
     assert doc["schema"] == "lmtime/1"
@@ -47,8 +29,8 @@ def test_the_document_has_a_row_a_layer_with_every_field_of_the_contract(run):
     assert exact == {"torch-adaptive", "fused-adaptive", "fused-adaptive-planned"}
 
 
-def test_the_table_says_where_no_difference_is_shown(run):
-    code, out, _ = run(*SMALL, "--layers", "fused-adaptive")
+def test_the_table_says_where_no_difference_is_shown(command):
+    code, out, _ = command(*SMALL, "--layers", "fused-adaptive")
     assert code == 0
     assert "torch-adaptive" in out
     assert "bare matrix products" in out
@@ -66,26 +48,26 @@ def test_the_table_says_where_no_difference_is_shown(run):
         (["--json", "no/such/folder.json"], "cannot be written"),
     ],
 )
-def test_a_mistake_costs_one_sentence(run, tmp_path, arguments, wanted):
-    code, out, err = run(*SMALL, *arguments)
+def test_a_mistake_costs_one_sentence(command, tmp_path, arguments, wanted):
+    code, out, err = command(*SMALL, *arguments)
     assert (code, out) == (2, "")
     assert wanted in err
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_train_tells_a_perplexity_and_refuses_a_model_without_choices(run):
+def test_train_tells_a_perplexity_and_refuses_a_model_without_choices(command):
     sizes = ["--hidden-size=16", "--embedding-size=8", "--n-layers=1", "--vocab-size=500",
              "--cutoffs=50", "--output-layer=fused-adaptive", "--batch-size=32"]  # fmt: skip
-    code, out, err = run("train", "gcn", *sizes, "--n-tokens=4096", "--json", "-")
+    code, out, err = command("train", "gcn", *sizes, "--n-tokens=4096", "--json", "-")
     assert code == 0
     (row,) = json.loads(out)["rows"]
     assert 1 < row["perplexity"] < 600
     assert row["n_tokens"] == sum(row["document_tokens"])
-    code, _, err = run("train", "gpt2")
+    code, _, err = command("train", "gpt2")
     assert code == 2
     assert "gpt2 has no output layers to choose from" in err
-    assert run("train", "gcn", "--learning-rate", "3")[0] == 2
+    assert command("train", "gcn", "--learning-rate", "3")[0] == 2
 
 
 ROW = {

@@ -13,6 +13,7 @@ from lmtime.cost.predict import optimizer_of
 from lmtime.errors import UsageError
 from lmtime.models import build, memory, optimizer_for
 from lmtime.models.memory import _cluster_sizes, available_bytes, require_memory, step_bytes
+from lmtime.timing.memory import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,14 +70,7 @@ def measured_bytes(config, phase, name=None):
             optimizer.zero_grad()
 
     step()
-    with torch.profiler.profile(profile_memory=True) as profiler:
-        step()
-    events = profiler.profiler.kineto_results.events()
-    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
-    live = peak = 0
-    for _, change in sorted(changes, key=lambda change: change[0]):
-        live += change
-        peak = max(peak, live)
+    peak = peak_bytes(step, "cpu")
     weights = sum(p.nbytes for p in model.parameters())
     states = optimizer_of(config, name).n_copies * weights if phase == "train" else 0
     return weights + states + sum(b.nbytes for b in model.buffers()) + peak

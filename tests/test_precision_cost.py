@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from counting import counted_training
 from test_cost import SHAPES as GCN_SHAPES
 from test_cost import tail_tokens
 from test_huggingface_cost import FAMILIES, VARIANTS
@@ -17,8 +18,6 @@ from lmtime.errors import UsageError
 from lmtime.hardware import GPUS
 from lmtime.models import build, optimizer_for
 from lmtime.softmax import full
-from lmtime.timing import Ownership, region
-from lmtime.timing.counters import count
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -48,15 +47,7 @@ def counted(config):
     model = build(config).to(torch.bfloat16)
     optimizer = optimizer_for(model, config)
     tokens, targets = torch.randint(config.vocab_size, (2, config.batch_size, config.seq_len))
-
-    def step():
-        with region("optimizer", "optimizer"):
-            optimizer.zero_grad()
-        model(tokens, targets).backward()
-        optimizer.step()
-
-    step()
-    counts = count(step, Ownership(model, model.owners, optimizer))
+    counts = counted_training(model, optimizer, tokens, targets)
     return counts, tokens, targets
 
 

@@ -9,14 +9,23 @@ import pytest
 import torch
 from filelock import FileLock
 
-from lmtime import corpora, study
+from lmtime import accuracy, corpora, plans, study
 from lmtime.calibration import Calibration
 from lmtime.config import GCNConfig, TransformerConfig, huggingface_config
 from lmtime.corpora import Corpus
 from lmtime.cost import Cost
 from lmtime.cost.predict import costs
 from lmtime.errors import UsageError
-from lmtime.records import GROUPS, STEP, Record, append_jsonl, group_of, read_jsonl, write_jsonl
+from lmtime.records import (
+    GROUPS,
+    STEP,
+    Record,
+    Study,
+    append_jsonl,
+    group_of,
+    read_jsonl,
+    write_jsonl,
+)
 from lmtime.report import Setup
 from lmtime.study import measure_missing, profile, profile_document
 from lmtime.timing import Breakdown, StopRule, observation
@@ -453,6 +462,19 @@ def assert_no_row_twice(kept):
     runs = [row["run_id"] for row in read_jsonl(kept.provenance_path)]
     assert len(runs) == len(set(runs))
     assert {r.run_id for r in kept.records()} <= set(runs)
+
+
+def test_a_calibration_ends_with_steps_that_are_kept(own_root, calibrated, monkeypatch):
+    """Each of the plan once; what they say predicts them, and neither rate is measured anew."""
+    monkeypatch.setattr(plans, "reference_plan", lambda preset: CONFIGS)
+    kept = Study(own_root, "reference")
+    found = study.with_steps(RATES, kept, command="a test")
+    assert sizes_of(kept) == [16, 8, 12]
+    assert {r.study for r in kept.records()} == {"reference"}
+    assert calibrated == []
+    told = [row["error"] for row in accuracy.comparisons(kept, found)]
+    assert found.in_step
+    assert abs(float(np.median(told))) < 1
 
 
 def test_what_was_measured_is_not_measured_again(own_root, calibrated, monkeypatch):

@@ -13,6 +13,7 @@ from lmtime.config import configure
 from lmtime.corpora import EOS, Corpus
 from lmtime.errors import UsageError
 from lmtime.models.training import Budget, held_out, rate_at, train
+from lmtime.records import write_jsonl
 
 WORDS = ("the", EOS, "a", "film", "good", "bad")
 SMALL = configure(
@@ -99,8 +100,22 @@ def test_a_trial_is_made_once_and_its_row_can_be_read(text, monkeypatch, tmp_pat
     assert said[-1].endswith("already trained")
 
 
+@pytest.mark.parametrize("layer", ["fused-adaptive", "full"])
+def test_a_trial_whose_row_lacks_newer_fields_is_the_same(layer, tmp_path):
+    config = configure("gcn", output_layer=layer)
+    fields = dataclasses.asdict(config)
+    del fields["dropout"]
+    row = {"model": "gcn", "config": fields, "budget": dataclasses.asdict(Budget()), "seed": 3}
+    write_jsonl(tmp_path / "rows.jsonl", [row])
+    assert trials._has(tmp_path / "rows.jsonl", "gcn", config, Budget(), 3)
+    other = dataclasses.replace(config, seq_len=64)
+    assert not trials._has(tmp_path / "rows.jsonl", "gcn", other, Budget(), 3)
+
+
 def test_titles_name_what_leaves_torchs_shape():
-    title = trials.title_of(dataclasses.asdict(plans.partitioned("four tails, shared projection")))
+    title = trials.title_of(
+        dataclasses.asdict(plans.partitioned("four tails with a shared projection"))
+    )
     assert title == (
         "fused-adaptive [60, 400, 2000, 10000] widths 256, 256, 64, 16 shared rank 256"
     )

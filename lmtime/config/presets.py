@@ -118,7 +118,7 @@ def configuration_of(fields: dict[str, Any]) -> ModelConfig:
         step = {name: fields[name] for name in ("batch_size", "seq_len")}
         return HuggingFaceConfig(fields["settings"], **step)
     kind = GCNConfig if "kernel_size" in fields else TransformerConfig
-    return kind(**fields)
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
 
 
 def _base(model: str) -> ModelConfig:

@@ -17,7 +17,6 @@ from lmtime.softmax.interface import (
     OutputLayer,
     OutputLoss,
     check_int64,
-    mean,
     mean_nll,
     product_dtype,
 )
@@ -99,17 +98,18 @@ class AdaptiveSoftmax(OutputLayer):
                         *found, *wanted
                     )
                 )
-            ignored, n_kept = plan.ignored, plan.n_kept
-            share = self._share(flat, ignored, n_kept)
+            share = self._share(flat, plan.ignored, plan.n_kept)
             nll, loss = self._fused_nll(narrowed, plan, share)
         else:
             ignored = flat == self.loss.ignore_index
-            n_kept = (~ignored).sum()
             bands = (self.head, *self.tails)
             nll = static_nll(bands, self.config.cutoffs, narrowed, flat, ignored, capacity)
             loss = None
         if loss is None:
-            loss = self._reduced(nll, rows, flat, ignored, n_kept)
+            uniform = None
+            if self.loss.label_smoothing:
+                uniform = mean_nll(self.all_log_prob(rows), self.weight)
+            loss = self.loss(nll, uniform, flat, self.weight).loss
         nll = nll.reshape(targets.shape)
         return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
 
@@ -173,24 +173,6 @@ class AdaptiveSoftmax(OutputLayer):
         if isinstance(share, Tensor) and self.loss.reduction == "mean":
             loss = loss.masked_fill(~share.any(), math.nan)  # as in torch, and no gradient is
         return nll, loss
-
-    def _reduced(
-        self, nll: Tensor, rows: Tensor, flat: Tensor, ignored: Tensor | None, n_kept: int | Tensor
-    ) -> Tensor:
-        """The loss, as `F.cross_entropy` weights, smooths and reduces it; nll: 0 where ignored."""
-        losses, total = nll, n_kept
-        if self.weight is not None:
-            counts = self._counts(flat, ignored)
-            losses, total = counts * nll, counts.sum()
-        if self.loss.label_smoothing:
-            log_prob = self.all_log_prob(rows)
-            uniform = mean_nll(log_prob, self.weight)
-            losses = torch.lerp(losses, _masked(uniform, ignored), self.loss.label_smoothing)
-        if self.loss.reduction == "none":
-            return losses
-        if self.loss.reduction == "sum":
-            return losses.sum()
-        return losses.sum() / total if self.weight is None else mean(losses.sum(), total)
 
     @classmethod
     def from_torch(

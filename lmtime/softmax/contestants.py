@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -17,39 +17,15 @@ from lmtime.softmax.adaptive import AdaptiveSoftmax
 from lmtime.softmax.bands import band_shapes
 from lmtime.softmax.chunked import ChunkedSoftmax
 from lmtime.softmax.class_based import ClassSoftmax
+from lmtime.softmax.interface import OutputLayer
 from lmtime.softmax.sampled import SampledSoftmax
 
 ADAPTIVE, FULL = "torch-adaptive", "torch-full"
 CHUNK_ROWS = 256  # of torch's operator: what amortises reading the weights
+N_SAMPLES = 1_024
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A layer and the step that is timed: forward and backward pass, all gradients.
-
-    same_as: the contestant of the same model, whose losses and gradients it has; itself where the
-    model is its own, none of a bound that computes no loss. plain: a step of bare matrix products
-    of its shapes.
-    """
-
-    name: str
-    layer: nn.Module
-    step: Callable[[], None]
-    same_as: str | None
-    plain: Callable[[], None]
-    hidden_waits: int = 0  # that no operator shows on a CPU: a tensor becomes a list
-    hidden: Tensor | None = None
-
-    def clear(self) -> None:
-        """Without gradients, as before the first step."""
-        self.layer.zero_grad(set_to_none=True)
-        if self.hidden is not None:
-            self.hidden.grad = None
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Of the gradients of the weights, which every implementation leaves behind."""
-        return sum(p.nbytes for p in self.layer.parameters())
+Loss = Callable[[Tensor, Tensor], Tensor]  # of hidden states and targets
 
 
 @dataclass(frozen=True)
@@ -59,14 +35,14 @@ class Task:
     hidden: Tensor
     targets: Tensor
     config: AdaptiveSoftmaxConfig  # torch's shape
-    variations: Mapping[str, AdaptiveSoftmaxConfig]  # other partitions by name
+    partitions: Mapping[str, AdaptiveSoftmaxConfig]  # others, by name
 
     @classmethod
     def of(
         cls,
         ids: np.ndarray,
         config: AdaptiveSoftmaxConfig,
-        variations: Mapping[str, AdaptiveSoftmaxConfig],
+        partitions: Mapping[str, AdaptiveSoftmaxConfig],
         *,
         device: str,
         seed: int,
@@ -74,23 +50,55 @@ class Task:
         """Hidden states that are random normal, in front of targets (n_tokens,) int64."""
         generator = torch.Generator().manual_seed(seed)
         hidden = torch.randn(len(ids), config.hidden_size, generator=generator).to(device)
-        return cls(hidden.requires_grad_(), torch.from_numpy(ids).to(device), config, variations)
+        return cls(hidden.requires_grad_(), torch.from_numpy(ids).to(device), config, partitions)
+
+    @cached_property
+    def full_products(self) -> Callable[[], None]:
+        """Bare products of a softmax over all words, the same for all that compute one."""
+        shape = len(self.hidden), self.config.hidden_size, self.config.vocab_size
+        return _products([shape], self.hidden.device)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A layer, and the bare matrix products of its shapes.
+
+    same_as: the contestant of the same model, whose losses and gradients it has; itself where the
+    model is its own. hidden_waits: those that no operator shows on a CPU, of a tensor that becomes
+    a list.
+    """
+
+    name: str
+    task: Task
+    layer: nn.Module
+    loss: Loss
+    same_as: str
+    products: Callable[[], None]
+    hidden_waits: int = 0
+
+    def step(self) -> None:
+        """What is timed: forward and backward pass, to all gradients."""
+        self.clear()
+        self.loss(self.task.hidden, self.task.targets).backward()
+
+    def clear(self) -> None:
+        """Without gradients, as before the first step."""
+        self.layer.zero_grad(set_to_none=True)
+        self.task.hidden.grad = None
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the gradients of the weights, which every implementation leaves behind."""
+        return sum(p.nbytes for p in self.layer.parameters())
 
 
 def contestants(names: Sequence[str], task: Task) -> list[Contestant]:
     """Those of the names, each with weights of its own on the device of the hidden states."""
-    builders = BUILDERS | dict.fromkeys(task.variations, _variation)
+    builders = BUILDERS | dict.fromkeys(task.partitions, _partition)
     for name in names:
         if name not in builders:
             raise unknown("layer", name, list(builders))
-    found = [builders[name](name, task) for name in dict.fromkeys(names)]
-    return [replace(one, hidden=task.hidden) for one in found]
-
-
-def _step(layer: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], task: Task) -> None:
-    layer.zero_grad(set_to_none=True)
-    task.hidden.grad = None
-    loss(task.hidden, task.targets).backward()
+    return [builders[name](name, task) for name in dict.fromkeys(names)]
 
 
 def _torch_adaptive(name: str, task: Task) -> Contestant:
@@ -98,79 +106,81 @@ def _torch_adaptive(name: str, task: Task) -> Contestant:
     layer = nn.AdaptiveLogSoftmaxWithLoss(
         c.hidden_size, c.vocab_size, c.cutoffs, c.div_value, device=device
     )
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
-    return Contestant(name, layer, step, ADAPTIVE, _adaptive_products(c, task))
+    products = _adaptive_products(c, task)
+    return Contestant(name, task, layer, lambda x, t: layer(x, t).loss, ADAPTIVE, products)
 
 
-def _fused(name: str, task: Task, *, planned: bool = False) -> Contestant:
-    layer = AdaptiveSoftmax(task.config).to(task.hidden.device)
-    plan = None  # as a data loader would make it, before the targets are copied to the device
-    if planned:
-        plan = layer.plan(task.targets.cpu()).to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t, plan=plan).loss, task)
-    products = _adaptive_products(task.config, task)
-    return Contestant(name, layer, step, ADAPTIVE, products, hidden_waits=not planned)
+def _fused(name: str, task: Task) -> Contestant:
+    return replace(_of_shape(name, task, task.config), same_as=ADAPTIVE)
 
 
-def _variation(name: str, task: Task) -> Contestant:
-    return _of_shape(name, task, task.variations[name])
+def _planned(name: str, task: Task) -> Contestant:
+    """With a plan as a data loader makes it, before the targets are copied to the device."""
+    made = _fused(name, task)
+    plan = made.layer.plan(task.targets.cpu()).to(task.hidden.device)
+    return replace(made, loss=lambda x, t: made.layer(x, t, plan=plan).loss, hidden_waits=0)
 
 
-def _low_rank(name: str, task: Task) -> Contestant:
-    rank = max(task.config.hidden_size // 4, 1)
-    return _of_shape(name, task, replace(task.config, head_rank=rank))
+def _partition(name: str, task: Task) -> Contestant:
+    return _of_shape(name, task, task.partitions[name])
 
 
 def _of_shape(name: str, task: Task, config: AdaptiveSoftmaxConfig) -> Contestant:
-    layer = AdaptiveSoftmax(config).to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
-    products = _adaptive_products(config, task)
-    return Contestant(name, layer, step, name, products, hidden_waits=1)
+    layer, products = AdaptiveSoftmax(config), _adaptive_products(config, task)
+    return _ours(name, task, layer, name, products, hidden_waits=1)
 
 
 def _full(name: str, task: Task) -> Contestant:
     layer = _linear(task)
-    step = partial(_step, layer, lambda x, t: F.cross_entropy(layer(x), t), task)
-    return Contestant(name, layer, step, FULL, _full_products(task))
+    loss = lambda x, t: F.cross_entropy(layer(x), t)  # noqa: E731
+    return Contestant(name, task, layer, loss, FULL, task.full_products)
 
 
 def _chunked(name: str, task: Task) -> Contestant:
-    c = task.config
-    layer = ChunkedSoftmax(c.hidden_size, c.vocab_size).to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
-    return Contestant(name, layer, step, FULL, _full_products(task))
+    layer = ChunkedSoftmax(task.config.hidden_size, task.config.vocab_size)
+    return _ours(name, task, layer, FULL, task.full_products)
 
 
 def _torch_chunks(name: str, task: Task, *, rows: int | None) -> Contestant:
     if not hasattr(F, "linear_cross_entropy"):
         raise UsageError(f"{name} needs torch 2.13 or later: leave it out")
     layer = _linear(task)
-    more = {} if rows is None else {"batch_chunk_size": rows}
-    options = torch.nn.LinearCrossEntropyOptions(**more)
+    options = nn.LinearCrossEntropyOptions(**({} if rows is None else {"batch_chunk_size": rows}))
 
     def loss(x: Tensor, t: Tensor) -> Tensor:
         return F.linear_cross_entropy(x, layer.weight, t, options=options)
 
-    step = partial(_step, layer, loss, task)
-    return Contestant(name, layer, step, FULL, _full_products(task))
+    return Contestant(name, task, layer, loss, FULL, task.full_products)
 
 
 def _sampled(name: str, task: Task) -> Contestant:
-    c = task.config
-    layer = SampledSoftmax(c.hidden_size, c.vocab_size, n_samples=min(1024, c.vocab_size - 1))
-    layer.to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
-    products = _products([(len(task.hidden), c.hidden_size, 1024)], task.hidden.device)
-    return Contestant(name, layer, step, FULL, products)
+    """In training: its loss is an estimate of the full one."""
+    c, n_samples = task.config, min(N_SAMPLES, task.config.vocab_size - 1)
+    layer = SampledSoftmax(c.hidden_size, c.vocab_size, n_samples=n_samples)
+    products = _products([(len(task.hidden), c.hidden_size, n_samples)], task.hidden.device)
+    return _ours(name, task, layer, name, products)
 
 
 def _classes(name: str, task: Task) -> Contestant:
+    """Products as if the words of a class were in one matrix, whichever class a token has."""
     c = task.config
-    layer = ClassSoftmax(c.hidden_size, c.vocab_size).to(task.hidden.device)
-    step = partial(_step, layer, lambda x, t: layer(x, t).loss, task)
+    layer = ClassSoftmax(c.hidden_size, c.vocab_size)
     side = round(c.vocab_size**0.5)
     products = _products([(len(task.hidden), c.hidden_size, 2 * side)], task.hidden.device)
-    return Contestant(name, layer, step, name, products)
+    return _ours(name, task, layer, name, products)
+
+
+def _ours(
+    name: str,
+    task: Task,
+    layer: OutputLayer,
+    same_as: str,
+    products: Callable[[], None],
+    **more: int,
+) -> Contestant:
+    """A layer of this package."""
+    layer.to(task.hidden.device)
+    return Contestant(name, task, layer, lambda x, t: layer(x, t).loss, same_as, products, **more)
 
 
 def _linear(task: Task) -> nn.Linear:
@@ -181,8 +191,7 @@ def _linear(task: Task) -> nn.Linear:
 BUILDERS: dict[str, Callable[[str, Task], Contestant]] = {
     ADAPTIVE: _torch_adaptive,
     "fused-adaptive": _fused,
-    "fused-adaptive-planned": partial(_fused, planned=True),
-    "low-rank-head": _low_rank,
+    "fused-adaptive-planned": _planned,
     "classes": _classes,
     FULL: _full,
     "chunked": _chunked,
@@ -205,11 +214,6 @@ def _adaptive_products(config: AdaptiveSoftmaxConfig, task: Task) -> Callable[[]
         found += [(rows, d, width)] if is_projected else []
         found.append((rows, width, columns))
     return _products([shape for shape in found if shape[0]], task.hidden.device)
-
-
-def _full_products(task: Task) -> Callable[[], None]:
-    shape = len(task.hidden), task.config.hidden_size, task.config.vocab_size
-    return _products([shape], task.hidden.device)
 
 
 def _products(shapes: Sequence[tuple[int, int, int]], device: torch.device) -> Callable[[], None]:
