@@ -13,6 +13,18 @@ from lmtime.config.adaptive import (
     tail_sizes,
 )
 from lmtime.config.checks import MAX_SIZE
+from lmtime.config.encoder import (
+    DEPTHS,
+    ENCODERS,
+    WIDTHS,
+    EncoderConfig,
+    SubNetwork,
+    find_encoder,
+    kept_layers,
+    name_of,
+    sub_network,
+    whole_network,
+)
 from lmtime.config.gcn import GCNConfig
 from lmtime.config.huggingface import (
     HuggingFaceConfig,
@@ -30,22 +42,32 @@ from lmtime.config.presets import (
 from lmtime.config.transformer import TransformerConfig
 
 __all__ = [
+    "DEPTHS",
+    "ENCODERS",
     "MAX_SIZE",
     "OUTPUT_LAYER_NAMES",
     "PRESETS",
+    "WIDTHS",
     "AdaptiveSoftmaxConfig",
+    "EncoderConfig",
     "GCNConfig",
     "HuggingFaceConfig",
     "ModelConfig",
+    "SubNetwork",
     "TransformerConfig",
     "configuration_of",
     "configure",
     "cutoffs_of_bands",
+    "find_encoder",
     "head_size",
     "huggingface_config",
+    "kept_layers",
     "may_be_band_sizes",
     "model_name",
+    "name_of",
     "preset_row",
     "read_huggingface_config",
+    "sub_network",
     "tail_sizes",
+    "whole_network",
 ]
