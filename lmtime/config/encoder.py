@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lmtime.config.checks import require_positive, whole_fields
+from lmtime.config.checks import require_dropout, require_positive, whole_fields
 from lmtime.errors import UsageError, unknown
 
 Part = Fraction | float
@@ -32,10 +32,12 @@ class EncoderConfig:
     n_classes: int = 2
     has_pooler: bool = True
     layer_norm_eps: float = 1e-12
+    dropout: float = 0.1  # in training only
 
     def __post_init__(self) -> None:
         counts = set(whole_fields(type(self))) - {"n_token_types", "has_pooler"}
         require_positive(self, tuple(sorted(counts)))
+        require_dropout(self)
         if len(self.heads) != len(self.ffn_sizes) or not self.heads:
             raise UsageError(
                 f"{len(self.heads)} layers have heads and {len(self.ffn_sizes)} a feed-forward "
