@@ -8,6 +8,7 @@ The flow is the layout; a module imports only from those before it:
     calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
     accuracy, published        predictions beside measurements           standard library
+    published_scores           scores of others' sub-networks            standard library
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
     stats, metrics             medians, intervals; scores                numpy

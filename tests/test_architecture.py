@@ -18,6 +18,7 @@ LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": ""},
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
+    {"published_scores": ""},
     {"stats": "numpy", "metrics": "numpy"},
     {"pareto": "numpy"},
     {"sources": "", "glue": ""},
