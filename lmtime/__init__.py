@@ -11,7 +11,7 @@ The flow is the layout; a module imports only from those before it:
     published_scores           scores of others' sub-networks            standard library
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
-    stats, metrics             medians, intervals; scores                numpy
+    stats, metrics, score_rows medians, intervals; scores                numpy
     pareto/                    fronts, what they cover, how sure         numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
@@ -21,8 +21,9 @@ The flow is the layout; a module imports only from those before it:
     report, study              from samples to rows; measure what lacks  numpy
     compare, trials            output layers side by side; trained       numpy
     perplexity                 how much better one predicts, how sure    numpy
+    supernets                  one encoder for every width and depth     numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
-    charts, layer_charts,
+    charts, *_charts,
     explorer/, prose           rows to charts, sliders and sentences     altair
     options, terminal,
     documents, cli_*, cli      the `lmtime` command                      typer, rich

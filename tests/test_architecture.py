@@ -20,6 +20,7 @@ LAYERS = (
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"published_scores": ""},
     {"stats": "numpy", "metrics": "numpy"},
+    {"score_rows": "numpy"},
     {"pareto": "numpy"},
     {"sources": "", "glue": ""},
     {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy"},
