@@ -19,10 +19,10 @@ LAYERS = (
     {"cost": "", "plans": ""},
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"published_scores": ""},
-    {"stats": "numpy", "metrics": "numpy"},
+    {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
     {"pareto": "numpy"},
     {"sources": "", "glue": ""},
-    {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy"},
+    {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy", "hat": "numpy"},
     {"softmax": "torch numpy"},
     {"models": "torch transformers numpy"},
     {"timing": "torch numpy fvcore torchinfo"},
@@ -158,7 +158,7 @@ def test_the_command_line_starts_without_what_is_slow():
 
 def test_analysis_needs_numpy_and_no_torch():
     loaded = importing(
-        modules_of("stats", "metrics", "pareto", "corpora", "tasks"),
+        modules_of("stats", "metrics", "lines", "pareto", "corpora", "tasks", "hat"),
         without=["torch", "altair", "pandas"],
     )
     assert "lmtime.corpora" in loaded
