@@ -15,7 +15,7 @@ from lmtime.config.encoder import (
     whole_network,
 )
 from lmtime.errors import UsageError
-from lmtime.pareto.space import GridSpace, LayerSpace
+from lmtime.pareto.space import GridSpace, LayerSpace, from_key
 
 BERT, MINILM = ENCODERS["bert-base"], ENCODERS["minilm-l6"]
 SMALL = EncoderConfig(hidden_size=32, head_size=8, heads=(4,) * 3, ffn_sizes=(64,) * 3)
@@ -41,6 +41,15 @@ class Fixed:
         self.asked.append(name)
         assert self.answers[name] in choices
         return self.answers[name]
+
+
+def answers(space, sub):
+    """What a trial answers so that it suggests a sub-network."""
+    depths = sorted({other.layers for other in space.sub_networks()}, key=len, reverse=True)
+    found = {"depth": depths.index(sub.layers)}
+    for i, heads, ffn_size in zip(sub.layers, sub.heads, sub.ffn_sizes, strict=True):
+        found |= {f"heads {i}": heads, f"FFN {i}": ffn_size}
+    return found
 
 
 @pytest.mark.parametrize("network, size", [("bert-base", 12), ("minilm-l6", 16)])
@@ -103,7 +112,7 @@ def test_what_is_alike_in_all_layers_runs_from_the_smallest_to_the_largest():
 def test_a_trial_is_not_asked_about_layers_that_are_dropped():
     space = layer_space()
     sub = SubNetwork((0, 1), (2, 4), (64, 32))
-    trial = Fixed(space.parameters(sub) | {"heads 2": 2, "FFN 2": 32})
+    trial = Fixed(answers(space, sub) | {"heads 2": 2, "FFN 2": 32})
     assert space.ask(trial) == sub
     assert sorted(trial.asked) == ["FFN 0", "FFN 1", "depth", "heads 0", "heads 1"]
 
@@ -111,7 +120,7 @@ def test_a_trial_is_not_asked_about_layers_that_are_dropped():
 def test_a_trial_suggests_every_sub_network():
     space = layer_space()
     for sub in space.sub_networks():
-        assert space.ask(Fixed(space.parameters(sub))) == sub
+        assert space.ask(Fixed(answers(space, sub))) == sub
     grid = GridSpace(SMALL, WIDTHS, (1,))
     for sub in grid.sub_networks():
         assert grid.ask(Fixed({"sub-network": sub.key})) == sub
@@ -159,6 +168,19 @@ def test_a_space_of_one_has_itself_for_a_neighbour():
     space = layer_space(heads=(4,), ffn_sizes=(64,), depths=(1,))
     assert space.size == 1
     assert space.mutated(whole_network(SMALL), rng()) == whole_network(SMALL)
+
+
+def test_a_child_has_the_layers_of_one_and_widths_of_both():
+    space, draws = layer_space(), rng()
+    one, other = SubNetwork((0, 1, 2), (2, 2, 2), (32,) * 3), SubNetwork((0, 1), (4, 4), (64, 64))
+    children = {space.crossed(one, other, draws) for _ in range(200)}
+    assert len(children) == 2**4  # of two shared layers
+    assert all(c.layers == one.layers and c.heads[2] == 2 for c in children)
+    assert {space.crossed(other, one, draws).layers for _ in range(9)} == {other.layers}
+
+
+def test_a_key_says_which_sub_network_it_is():
+    assert all(from_key(sub.key) == sub for sub in layer_space().sub_networks())
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 
+def from_key(key: str) -> SubNetwork:
+    """The sub-network with this key."""
+    return SubNetwork(*(tuple(map(int, part.split(","))) for part in key.split("|")))
+
+
 @dataclass(frozen=True)
 class GridSpace:
     """One width and one depth for the whole network, as in DynaBERT: 12 or 16 points."""
@@ -132,12 +137,16 @@ class LayerSpace:
         ffn_sizes = tuple(trial.suggest_categorical(f"FFN {i}", self.ffn_sizes) for i in layers)
         return SubNetwork(layers, heads, ffn_sizes)
 
-    def parameters(self, sub: SubNetwork) -> dict[str, int]:
-        """What a trial would have suggested for a sub-network: for `Study.enqueue_trial`."""
-        found = {"depth": self._kept.index(sub.layers)}
-        for i, heads, ffn_size in zip(sub.layers, sub.heads, sub.ffn_sizes, strict=True):
-            found |= {f"heads {i}": heads, f"FFN {i}": ffn_size}
-        return found
+    def crossed(self, sub: SubNetwork, other: SubNetwork, rng: np.random.Generator) -> SubNetwork:
+        """The same layers; each width is as likely the other's, where that has the layer."""
+        heads, ffn_sizes = list(sub.heads), list(sub.ffn_sizes)
+        at = {layer: i for i, layer in enumerate(other.layers)}
+        for i, layer in enumerate(sub.layers):
+            if layer in at:
+                takes_heads, takes_ffn = rng.random(2) < 0.5
+                heads[i] = other.heads[at[layer]] if takes_heads else heads[i]
+                ffn_sizes[i] = other.ffn_sizes[at[layer]] if takes_ffn else ffn_sizes[i]
+        return SubNetwork(sub.layers, tuple(heads), tuple(ffn_sizes))
 
     def mutated(self, sub: SubNetwork, rng: np.random.Generator) -> SubNetwork:
         """A neighbour: one width of one layer a step up or down, or another depth."""
