@@ -20,7 +20,7 @@ LAYERS = (
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"published_scores": ""},
     {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
-    {"pareto": "numpy"},
+    {"pareto": "numpy optuna sqlalchemy filelock"},
     {"sources": "", "glue": ""},
     {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy", "hat": "numpy"},
     {"softmax": "torch numpy"},
@@ -163,6 +163,13 @@ def test_analysis_needs_numpy_and_no_torch():
         without=["torch", "altair", "pandas"],
     )
     assert "lmtime.corpora" in loaded
+
+
+def test_fronts_and_searches_load_no_optuna():
+    modules = set(modules_of("pareto"))
+    assert {"lmtime.pareto.dominance", "lmtime.pareto.claims"} <= modules
+    loaded = importing(modules, without=["optuna", "sqlalchemy", "torch"])
+    assert modules <= set(loaded)
 
 
 def test_charts_need_no_torch():
