@@ -8,12 +8,15 @@ The flow is the layout; a module imports only from those before it:
     calibration                what a device was measured to do          standard library
     cost/                      FLOPs, bytes, time from shapes alone      standard library
     accuracy, published        predictions beside measurements           standard library
+    published_scores           scores of others' sub-networks            standard library
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
-    stats                      medians, intervals, differences           numpy
+    stats, metrics, lines      medians, intervals; scores; straight fits numpy
     pareto/                    fronts, what they cover, how sure         numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
+    glue, tasks                labelled text and its files               numpy
+    hat                        latencies of others' networks, by depth   numpy
     softmax/, models/          output layers; the models                 torch
     timing/                    clock, who owns which time; work, traces  torch
     report, study              from samples to rows; measure what lacks  numpy

