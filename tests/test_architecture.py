@@ -16,7 +16,7 @@ ROOT = Path(lmtime.__file__).parent
 # import from outside, anywhere in its files, besides the standard library.
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
-    {"cost": "", "plans": ""},
+    {"cost": "", "plans": "", "encoder_plans": ""},
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"published_scores": ""},
     {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
@@ -27,7 +27,7 @@ LAYERS = (
     {"models": "torch transformers numpy safetensors tokenizers onnx onnxruntime"},
     {"timing": "torch numpy fvcore torchinfo"},
     {"report": "numpy", "study": "numpy filelock"},
-    {"trials": "filelock", "compare": "numpy filelock"},
+    {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
