@@ -28,6 +28,9 @@ LAYERS = (
     {"timing": "torch numpy fvcore torchinfo"},
     {"report": "numpy", "study": "numpy filelock"},
     {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
+    {"supernets": "numpy filelock", "fronts": ""},
+    {"layer_latency": "numpy"},
+    {"searches": "numpy", "exports": "torch numpy"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
@@ -35,7 +38,7 @@ LAYERS = (
     {"charts": "altair", "layer_charts": "altair", "explorer": "altair", "prose": "IPython"},
     {"widgets": "ipywidgets altair"},
     {"options": "typer", "terminal": "rich", "documents": "typer"},
-    {"cli_cutoffs": "typer", "cli_layers": "typer", "cli": "typer"},
+    {"cli_cutoffs": "typer", "cli_layers": "typer", "cli_pareto": "typer", "cli": "typer"},
 )
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 OUTSIDE = {part: set(allowed.split()) for row in LAYERS for part, allowed in row.items()}

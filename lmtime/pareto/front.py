@@ -155,7 +155,7 @@ def _by_key(rows: list[Row]) -> dict[str, list[Row]]:
 
 
 def _key(row: Row) -> str:
-    return row.get("key") or SubNetwork(*(tuple(row[n]) for n in SubNetwork.__match_args__)).key
+    return SubNetwork.of_row(row).key
 
 
 def _paired_seeds(scored: list[list[Row]]) -> list[list[Row]]:
