@@ -12,7 +12,7 @@ The flow is the layout; a module imports only from those before it:
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
     stats, metrics, lines      medians, intervals; scores; straight fits numpy
-    pareto/                    fronts, what they cover, how sure         numpy
+    pareto/                    fronts and how sure they are, searches    numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
     glue, tasks                labelled text and its files               numpy

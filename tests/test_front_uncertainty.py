@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_probabilities():
     assert (one.probability == two.probability).all()
 
 
-def test_latencies_that_noise_alone_tells_apart_are_indifferent():
+def test_latencies_that_noise_alone_tells_apart_are_indifferent():  # case latency-ties
     assert indifferent([10.1, 10.0, 10.2], [10.0, 10.1, 10.2], rng())
     assert not indifferent(np.linspace(10, 10.2, 20), np.linspace(11, 11.2, 20), rng())
     assert indifferent(np.linspace(10, 10.2, 20), np.linspace(11, 11.2, 20), rng(), tolerance=1)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import zlib
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,7 +181,8 @@ def test_without_optuna_only_what_needs_it_is_refused():
         " Objectives(NAMED, landscape(0)), n_evaluations=70, method='nsga2')):\n"
         "    with pytest.raises(UsageError, match=r\"pip install 'lmtime\\[search\\]'\"): call()\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
