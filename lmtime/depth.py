@@ -14,10 +14,26 @@ import numpy as np
 from lmtime import stats
 from lmtime.encoder_plans import first_layers
 from lmtime.lines import fit_line
+from lmtime.records import row_sets
 
 NOT_SHOWN = "no difference shown"
 SERIES = ("device", "engine", "network", "batch_size", "seq_len")
+STUDY = "encoder_latency"
 MIN_DEPTHS = 3  # two points are a line whatever they are
+
+
+def measured() -> dict[str, list[dict]]:
+    """{whose: usable rows of networks that differ in depth}: this machine's, then the reference."""
+    sets: dict[str, list[dict]] = {}
+    for whose, rows in row_sets(STUDY):
+        sets.setdefault(whose, []).extend(rows)
+    found = {whose: depth_rows(rows) for whose, rows in sets.items()}
+    found = {whose: rows for whose, rows in found.items() if depth_fits(rows)}
+    if not found:
+        raise LookupError(
+            f"no usable rows of {STUDY}: run `lmtime run lab_depth_latency -p preset=quick`"
+        )
+    return found
 
 
 def gain(before_ms: float, after_ms: float) -> dict[str, float]:
@@ -31,9 +47,12 @@ def gain(before_ms: float, after_ms: float) -> dict[str, float]:
 
 
 def depth_rows(rows: Iterable[dict]) -> list[dict]:
-    """Usable rows of networks that differ in depth alone, by series and depth; `n_layers` added."""
+    """Usable rows of networks that differ in depth alone, by series and depth.
+
+    Each gains `n_layers`, and `series`: engine and device in words.
+    """
     usable = [r for r in rows if not r["quality"] and _is_of_depth(r)]
-    found = [{**r, "n_layers": len(r["layers"])} for r in usable]
+    found = [{**r, "n_layers": len(r["layers"]), "series": _words(r)} for r in usable]
     return sorted(found, key=lambda r: (*_series(r), r["n_layers"]))
 
 
@@ -43,6 +62,11 @@ def _is_of_depth(row: dict) -> bool:
     return {name: tuple(row[name]) for name in same.fields()} == same.fields()
 
 
+def _words(row: dict) -> str:
+    engine = "ONNX Runtime" if row["engine"] == "onnxruntime" else row["engine"]
+    return f"{engine}, {row['device'].replace('-', ' ')}"
+
+
 def _series(row: dict) -> tuple[object, ...]:
     return tuple(row[name] for name in SERIES)
 
@@ -50,10 +74,10 @@ def _series(row: dict) -> tuple[object, ...]:
 def depth_fits(rows: Iterable[dict], seed: int = 0) -> list[dict[str, object]]:
     """One row a device, engine, network and batch that was measured at three depths or more.
 
-    The line is unweighted, through medians; `largest_residual` is a share of the line's value, at
-    `worst_depth`. `latency` and `throughput` compare the deepest with the shallowest network:
-    "rises", "falls" or NOT_SHOWN; `n_slower` of `n_neighbours` depths are shown to be slower than
-    the depth before.
+    The line goes through medians, each with an error in proportion to it; `largest_residual` is a
+    share of the line's value, at `worst_depth`. `latency` and `throughput` compare the deepest with
+    the shallowest network: "rises", "falls" or NOT_SHOWN; `n_slower` of `n_neighbours` depths are
+    shown to be slower than the depth before.
     """
     series: dict[tuple[object, ...], list[dict]] = {}
     for row in depth_rows(rows):
@@ -67,7 +91,7 @@ def depth_fits(rows: Iterable[dict], seed: int = 0) -> list[dict[str, object]]:
 
 def _fit(rows: Sequence[dict], seed: int) -> dict[str, object]:
     depths, latency_ms = (np.array([r[c] for r in rows]) for c in ("n_layers", "latency_ms"))
-    line = fit_line(depths, latency_ms)
+    line = fit_line(depths, latency_ms, 1 / latency_ms**2)  # errors are shares of the latency
     residuals = line.residuals / line.at(depths)
     worst = int(np.argmax(np.abs(residuals)))
     rng = np.random.default_rng(seed)
@@ -76,6 +100,7 @@ def _fit(rows: Sequence[dict], seed: int) -> dict[str, object]:
     opposite = {"rises": "falls", "falls": "rises"}
     return {
         "device_name": rows[0]["device_name"],
+        "series": rows[0]["series"],
         "n_depths": len(rows),
         **{name: getattr(line, name) for name in ("slope", "slope_low", "slope_high")},
         "intercept": line.intercept,
@@ -118,7 +143,7 @@ def compared(first: dict, second: dict, rng: np.random.Generator, *, of: str = "
 def deepest_by_batch(rows: Iterable[dict], seed: int = 0) -> list[dict[str, object]]:
     """Throughput of the deepest network of each device, engine and network, by batch size.
 
-    `throughput`: against the smallest batch, as in `compared`.
+    Only where there are two batches or more. `throughput`: against the smallest batch, as in `compared`.
     """
     groups: dict[tuple[object, ...], list[dict]] = {}
     for row in depth_rows(rows):
@@ -127,9 +152,12 @@ def deepest_by_batch(rows: Iterable[dict], seed: int = 0) -> list[dict[str, obje
     for members in groups.values():
         deepest = max(r["n_layers"] for r in members)
         at = [r for r in members if r["n_layers"] == deepest]
+        if len(at) < 2:
+            continue
         found += [
             {
                 **{name: r[name] for name in (*SERIES, "n_layers", "latency_ms")},
+                "series": r["series"],
                 "throughput_per_s": r["throughput_per_s"],
                 "ratio": r["throughput_per_s"] / at[0]["throughput_per_s"],
                 "throughput": compared(at[0], r, rng, of="throughput") if r is not at[0] else "",

@@ -6,6 +6,7 @@ import pytest
 from lmtime import depth
 from lmtime.depth import NOT_SHOWN, compared, deepest_by_batch, depth_fits, depth_rows, gain
 from lmtime.encoder_plans import first_layers
+from lmtime.records import write_jsonl
 
 
 def row(n_layers, samples_ms, **more):
@@ -43,10 +44,18 @@ def test_a_line_is_found_again_with_its_claims():
 def test_a_curve_is_told_from_a_line_by_its_residuals():
     (fit,) = depth_fits([row(n, steady(30 * n**2)) for n in range(1, 9)])
     assert fit["r2"] < 0.97
-    assert fit["worst_depth"] == 1
     residuals = np.array(fit["residuals"])
-    assert fit["largest_residual"] == residuals[np.argmax(np.abs(residuals))]
-    assert fit["intercept_high"] < 0
+    assert (residuals[[0, -1]] > 0.1).all() and (residuals[3:5] < 0).all()
+    worst = np.argmax(np.abs(residuals))
+    assert (fit["largest_residual"], fit["worst_depth"]) == (residuals[worst], worst + 1)
+
+
+def test_every_depth_counts_by_its_relative_error():
+    """Five percent at the deepest of a line without a start makes no start of its own."""
+    noise = {1: 1.01, 2: 0.99, 4: 1.0, 8: 1.0, 12: 1.05}
+    (fit,) = depth_fits([row(n, steady(30 * n * part)) for n, part in noise.items()])
+    assert abs(fit["intercept"]) < 0.5
+    assert fit["intercept_low"] < 0 < fit["intercept_high"]
 
 
 def test_a_residual_is_a_share_of_the_line():
@@ -103,7 +112,8 @@ def test_series_are_fitted_apart_and_two_depths_are_none():
 @pytest.mark.parametrize("batch_ms, claim", [(400, "rises"), (800, NOT_SHOWN), (1600, "falls")])
 def test_throughput_of_a_batch_is_not_the_inverse_of_its_latency(batch_ms, claim):
     rows = [row(12, steady(100)), row(12, steady(batch_ms), batch_size=8, run_id="s")]
-    small, large = deepest_by_batch([*rows, row(1, steady(9))])
+    others = [row(1, steady(9)), row(12, steady(90), engine="onnxruntime")]
+    small, large = deepest_by_batch([*rows, *others])
     assert small["throughput"] == "" and large["throughput"] == claim
     assert large["ratio"] == pytest.approx(800 / batch_ms)
 
@@ -114,6 +124,23 @@ def test_faster_and_less_time_are_two_numbers():
     assert found["speedup"] == pytest.approx(1.5902039643780521)
     assert found["faster_percent"] == pytest.approx(59.02039643780521)
     assert found["time_saved_percent"] == pytest.approx(37.11498509619726)
+
+
+def test_sets_are_whole_and_where_none_is_it_says_what_to_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("LMTIME_ROOT", str(tmp_path))
+    monkeypatch.delenv("LMTIME_RESULTS", raising=False)
+    with pytest.raises(LookupError, match="lmtime run lab_depth_latency"):
+        depth.measured()
+    for folder, device in (("a-1-threads", "cpu-1-thread"), ("a-2-threads", "cpu-2-threads")):
+        rows = [{**r, "device": device} for r in LINEAR]
+        write_jsonl(tmp_path / "data" / "results" / folder / "encoder_latency.jsonl", rows)
+    spoilt = [{**r, "quality": "other work"} for r in LINEAR]
+    write_jsonl(tmp_path / "results" / "b" / "encoder_latency.jsonl", spoilt)
+    assert {whose: len(rows) for whose, rows in depth.measured().items()} == {"reference": 10}
+    write_jsonl(tmp_path / "results" / "b" / "encoder_latency.jsonl", LINEAR)
+    assert list(depth.measured()) == ["this machine", "reference"]
+    names = {r["series"] for r in depth.measured()["reference"]}
+    assert names == {"torch, cpu 1 thread", "torch, cpu 2 threads"}
 
 
 def test_no_rows_are_no_fits():
