@@ -40,6 +40,7 @@ LAYERS = (
         "charts": "altair",
         "layer_charts": "altair",
         "encoder_charts": "altair",
+        "supernet_charts": "altair",
         "explorer": "altair",
         "prose": "IPython",
     },

@@ -179,7 +179,10 @@ def _train(
                 rate = schedule.learning_rate * rate_at(progress.steps, n_steps)
                 found.append(_step(network, optimizer, losses(batch, rng), rate))
                 progress.steps += 1
-                _tell(f"{stage}: {progress.steps} of {n_steps} steps", found, run.say)
+                where = f"{stage}: {progress.steps} of {n_steps} steps"
+                _require_finite(where, found[-1])
+                if progress.steps % SAY_EVERY == 0:
+                    run.say(f"{where}, loss {np.mean(found[-SAY_EVERY:]):.3f}")
         progress.epochs += 1
         progress.losses.append(round(float(np.mean(found)), 4))
         progress.seconds += time.monotonic() - wall
@@ -206,11 +209,9 @@ def _step(
     return total
 
 
-def _tell(where: str, losses: list[float], say: Say) -> None:
-    if not math.isfinite(losses[-1]):
-        raise RuntimeError(f"{where}, and the loss is {losses[-1]}: lower the learning rate")
-    if len(losses) % SAY_EVERY == 0:
-        say(f"{where}, loss {np.mean(losses[-SAY_EVERY:]):.3f}")
+def _require_finite(where: str, loss: float) -> None:
+    if not math.isfinite(loss):
+        raise RuntimeError(f"{where}, and the loss is {loss}: lower the learning rate")
 
 
 def rate_at(step: int, n_steps: int) -> float:
