@@ -29,7 +29,7 @@ LAYERS = (
     {"timing": "torch numpy fvcore torchinfo"},
     {"report": "numpy", "study": "numpy filelock"},
     {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
-    {"supernets": "numpy filelock", "fronts": ""},
+    {"supernets": "numpy filelock", "fronts": "numpy"},
     {"layer_latency": "numpy"},
     {"searches": "numpy", "exports": "torch numpy"},
     {
