@@ -143,7 +143,7 @@ def compared(first: dict, second: dict, rng: np.random.Generator, *, of: str = "
 def deepest_by_batch(rows: Iterable[dict], seed: int = 0) -> list[dict[str, object]]:
     """Throughput of the deepest network of each device, engine and network, by batch size.
 
-    Only where there are two batches or more. `throughput`: against the smallest, as `compared`.
+    Only where there are two batches or more. `throughput` is `compared` with the smallest one's.
     """
     groups: dict[tuple[object, ...], list[dict]] = {}
     for row in depth_rows(rows):

@@ -45,7 +45,7 @@ def test_a_curve_is_told_from_a_line_by_its_residuals():
     (fit,) = depth_fits([row(n, steady(30 * n**2)) for n in range(1, 9)])
     assert fit["r2"] < 0.97
     residuals = np.array(fit["residuals"])
-    assert (residuals[[0, -1]] > 0.1).all() and (residuals[3:5] < 0).all()
+    assert (residuals[[0, -1]] > 0.1).all() and (residuals[1:3] < -0.1).all()
     worst = np.argmax(np.abs(residuals))
     assert (fit["largest_residual"], fit["worst_depth"]) == (residuals[worst], worst + 1)
 
@@ -54,7 +54,7 @@ def test_every_depth_counts_by_its_relative_error():
     """Five percent at the deepest of a line without a start makes no start of its own."""
     noise = {1: 1.01, 2: 0.99, 4: 1.0, 8: 1.0, 12: 1.05}
     (fit,) = depth_fits([row(n, steady(30 * n * part)) for n, part in noise.items()])
-    assert abs(fit["intercept"]) < 0.5
+    assert abs(fit["intercept"]) < 1
     assert fit["intercept_low"] < 0 < fit["intercept_high"]
 
 
