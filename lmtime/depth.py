@@ -129,7 +129,9 @@ def compared(first: dict, second: dict, rng: np.random.Generator, *, of: str = "
     """
     scale = 1.0 if of == "latency" else first["batch_size"] / second["batch_size"]
     if first["run_id"] == second["run_id"]:
-        a, b = (np.array(r["samples_ms"]) for r in (first, second))
+        samples = first["samples_ms"], second["samples_ms"]
+        n = min(map(len, samples))  # further rounds were those of one alone
+        a, b = (np.array(ms[:n]) for ms in samples)
         found = stats.paired_ratio(scale * b, a, rng)
         low, high = (found.low, found.high) if len(a) >= stats.MIN_PAIRS else (0, np.inf)
     else:

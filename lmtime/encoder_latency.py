@@ -25,8 +25,10 @@ from lmtime.timing.encoder_calls import encoder_calls, tokens_of
 from lmtime.timing.pages import keep_pages
 
 NAME = "encoder_latency"
-MAX_SPREAD = 0.10  # interquartile range over the median
+MAX_SPREAD = 0.25  # interquartile range over the median
+MAX_INTERVAL = 0.10  # of the median, from end to end
 MAX_DRIFT = 0.10  # of the median, from the first half of the rounds to the second
+N_TRIES = 3  # as many rounds again, twice, for what is not steady yet
 Say = Callable[[str], None]
 
 
@@ -37,14 +39,25 @@ def throughput_per_s(batch_size: int, latency_ms: float) -> float:
 
 def unsteady(samples_ms: np.ndarray) -> str:
     """Empty, or why samples in the order they were taken are no result. samples_ms: (n,)."""
-    p25, median, p75 = np.quantile(samples_ms, (0.25, 0.5, 0.75))
-    if (spread := (p75 - p25) / median) > MAX_SPREAD:
-        return f"the middle half of the samples spreads over {100 * spread:.0f} % of the median"
+    found = stats.summarise(samples_ms, np.random.default_rng(0))
+    if found.spread > MAX_SPREAD:
+        return (
+            f"the middle half of the samples spreads over {100 * found.spread:.0f} % of the median"
+        )
+    if (width := (found.high - found.low) / found.median) > MAX_INTERVAL:
+        return f"the interval of the median is {100 * width:.0f} % wide"
     half = (len(samples_ms) + 1) // 2
     first, second = np.median(samples_ms[:half]), np.median(samples_ms[-half:])
     if abs(drift := second / first - 1) > MAX_DRIFT:
         return f"the second half of the rounds took {100 * drift:+.0f} % of the first"
     return ""
+
+
+def devices(preset: str, device: str) -> list[str]:
+    """What a preset measures, as rows name it: each number of threads of a CPU, or the GPU."""
+    if device == "cuda":
+        return [device_called(None)]
+    return [device_called(n) for n in usable_threads(preset)]
 
 
 def usable_threads(preset: str) -> tuple[int, ...]:
@@ -126,17 +139,16 @@ def _conditions(command: str, device: str, n_rounds: int) -> Provenance:
 def _save(path: Path, rows: list[dict], conditions: Provenance) -> None:
     """Conditions first, then all rows of a group at once, in place of what there was of them."""
     append_jsonl(path.parent / "provenance.jsonl", [dataclasses.asdict(conditions)])
-    facts = {"run_id": conditions.run_id, "device": _device(conditions)}
+    facts = {"run_id": conditions.run_id, "device": device_called(conditions.n_threads)}
     facts |= {"device_name": conditions.device_name, "n_threads": conditions.n_threads}
     new = {_identity(row) for row in rows}
     kept = [row for row in read_jsonl(path) if _identity(row) not in new]
     write_jsonl(path, [*kept, *(facts | row for row in rows)])
 
 
-def _device(conditions: Provenance) -> str:
-    """As in `cpu-1-thread`: a number of threads makes a device of its own."""
-    n = conditions.n_threads
-    return conditions.device if n is None else f"cpu-{n}-thread{'s' * (n > 1)}"
+def device_called(n_threads: int | None) -> str:
+    """As in `cpu-1-thread`: a number of threads makes a device of its own. None is a GPU."""
+    return "cuda" if n_threads is None else f"cpu-{n_threads}-thread{'s' * (n_threads > 1)}"
 
 
 def measure(
@@ -149,7 +161,8 @@ def measure(
 ) -> list[dict[str, object]]:
     """One row a configuration of one network and batch, on torch's present threads.
 
-    What the gate refuses is measured once more, and `quality` says where that failed too.
+    What the gate refuses is in as many rounds again, up to N_TRIES times in all; rounds that other
+    work disturbed are not kept. `quality` says what the gate refuses in the end.
     """
     case = group[0]
     config = network_config(case.network)
@@ -157,18 +170,34 @@ def measure(
     wanted = [(c.engine, c.sub) for c in group]
     calls = encoder_calls(config, wanted, tokens, device, seed)
     rng, clock = np.random.default_rng(seed), clock_for(device)
-    found: dict[int, tuple[np.ndarray, str]] = {}
-    for again in (False, True):
-        left = [i for i in range(len(group)) if i not in found or found[i][1]]
+    found: dict[int, _Samples] = {}
+    for again in range(N_TRIES):
+        left = [i for i in range(len(group)) if i not in found or found[i].quality]
         if not left:
             break
         if again:
-            say(f"{len(left)} refused by the quality gate ({found[left[0]][1]}): once more")
+            say(f"{len(left)} refused by the quality gate ({found[left[0]].quality}): more rounds")
         before = gates.state(device)
-        samples = rounds.interleaved([calls[i] for i in left], clock, n_rounds, rng, say)
+        kinds = [group[i].engine for i in left]
+        samples = rounds.interleaved([calls[i] for i in left], kinds, clock, n_rounds, rng, say)
         spoilt = gates.verdict(before, gates.state(device), **n_cpus(device))
-        found |= {i: (ms, spoilt or unsteady(ms)) for i, ms in zip(left, samples.T, strict=True)}
-    return [_row(group[i], *found[i], rng) for i in range(len(group))]
+        for i, ms in zip(left, samples.T, strict=True):
+            found[i] = _Samples(ms, spoilt) if i not in found else found[i].and_then(ms, spoilt)
+    return [_row(group[i], found[i].ms, found[i].quality, rng) for i in range(len(group))]
+
+
+class _Samples:
+    """Samples of one configuration, and what the gate says of them all."""
+
+    def __init__(self, ms: np.ndarray, spoilt: str) -> None:
+        self.ms, self.spoilt = ms, spoilt
+        self.quality = spoilt or unsteady(ms)
+
+    def and_then(self, ms: np.ndarray, spoilt: str) -> _Samples:
+        """With those of further rounds; disturbed ones stay only while there are no others."""
+        if spoilt:
+            return self
+        return _Samples(ms if self.spoilt else np.concatenate([self.ms, ms]), "")
 
 
 def _row(case: Case, samples: np.ndarray, quality: str, rng: np.random.Generator) -> dict:

@@ -61,6 +61,22 @@ class Case(NamedTuple):
 Plan = list[Case]
 
 
+class SearchSize(NamedTuple):
+    """Sub-networks that are scored, examples of either half, samples of the front, tokens."""
+
+    n_evaluations: int
+    n_examples: int | None
+    n_rounds: int
+    seq_len: int
+
+
+SEARCHES = {
+    "smoke": SearchSize(6, 16, 6, 16),
+    "quick": SearchSize(20, 100, 12, SEQ_LEN),
+    "paper": SearchSize(200, None, 15, SEQ_LEN),
+}
+
+
 def network_config(name: str) -> EncoderConfig:
     """As `find_encoder`, and the tiny one of smoke tests."""
     return _TINY if name == TINY else find_encoder(name)

@@ -160,7 +160,7 @@ def _samples(small: Encoder, place: Place) -> np.ndarray:
 
     with threads(None if cuda else threads_of(place.device)):
         rng = np.random.default_rng(0)
-        samples = interleaved([call], clock_for(device), N_ROUNDS, rng)[:, 0]
+        samples = interleaved([call], ["torch"], clock_for(device), N_ROUNDS, rng)[:, 0]
     small.to("cpu")
     return samples
 

@@ -57,10 +57,10 @@ class Scorer:
         return cls(load_encoder(job.folder), tokenise(job.folder, text.dev), text.metric)
 
     def halves(self, n_examples: int | None = None) -> tuple[Scorer, Scorer]:
-        """To search with, n_examples at most, and to judge what was found: no example in both."""
+        """To search with, and to judge what was found: no example in both, n_examples at most."""
         order = np.random.default_rng(0).permutation(len(self.data))
-        middle = min(n_examples or len(order), (len(order) + 1) // 2)
-        parts = order[:middle], order[middle:]
+        middle = (len(order) + 1) // 2
+        parts = order[:middle][:n_examples], order[middle:][:n_examples]
         return tuple(Scorer(self.network, self.data.part(np.sort(p)), self.metric) for p in parts)
 
     def score(self, sub: SubNetwork) -> float:
@@ -72,7 +72,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Plan:
-    """A search. n_examples: of half the development set, to search with; the rest judges.
+    """A search. n_examples: the most of either half of the development set.
 
     n_rounds: of the measurement at the end. storage: shared by workers, see `pareto.claims`.
     """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmtime.config.encoder import EncoderConfig, SubNetwork
-from lmtime.errors import unknown
+from lmtime.errors import UsageError, unknown
 from lmtime.models.encoder import Encoder, cut
 from lmtime.models.onnx_export import OnnxEncoder, export_onnx
 from lmtime.timing.timer import Step
@@ -21,6 +21,11 @@ from lmtime.timing.timer import Step
 
 def tokens_of(config: EncoderConfig, batch_size: int, seq_len: int, seed: int = 0) -> Tensor:
     """Random tokens without padding, (batch_size, seq_len)."""
+    if not 1 <= seq_len <= config.max_positions:
+        raise UsageError(
+            f"seq_len={seq_len}: an encoder of {config.max_positions} positions takes from 1 to "
+            f"{config.max_positions} tokens"
+        )
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(config.vocab_size, (batch_size, seq_len), generator=generator)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ HOT_MS = 50.0  # below it weights may stay in the cache from call to call
 
 def interleaved(
     steps: Sequence[Step],
+    kinds: Sequence[str],
     clock: Clock,
     n_rounds: int,
     rng: np.random.Generator,
@@ -22,8 +23,9 @@ def interleaved(
 ) -> np.ndarray:
     """Every sample in ms, (n_rounds, n_steps), of steps that were warmed up.
 
-    A step below HOT_MS is called once untimed before each sample: in use it follows itself, here
-    another whose weights fill the cache and whose threads still spin.
+    kinds: the engine of each step. In a round the steps of an engine stand together, behind an
+    untimed call, until when the threads of another may spin. A step below HOT_MS is called once
+    untimed before each sample: in use it follows itself, here another whose weights fill the cache.
     """
     say("warming up")
     once = [time_once(step, clock) for step in steps]
@@ -32,9 +34,18 @@ def interleaved(
             once[i] = time_once(steps[i], clock)
     samples = np.empty((n_rounds, len(steps)))
     for n, row in enumerate(samples, 1):
-        for i in rng.permutation(len(steps)):
-            if once[i] < HOT_MS:
+        for i, is_first in _order(kinds, rng):
+            if once[i] < HOT_MS or is_first:
                 steps[i]()
             row[i] = time_once(steps[i], clock)
         say(f"round {n} of {n_rounds}")
     return samples
+
+
+def _order(kinds: Sequence[str], rng: np.random.Generator) -> Iterator[tuple[int, bool]]:
+    """Numbers of the steps for one round, and whether another kind came before."""
+    names = list(dict.fromkeys(kinds))
+    for k in rng.permutation(len(names)):
+        own = np.flatnonzero([kind == names[k] for kind in kinds])
+        for place, i in enumerate(rng.permutation(own)):
+            yield int(i), place == 0 and len(names) > 1
