@@ -12,6 +12,7 @@ The flow is the layout; a module imports only from those before it:
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
     stats, metrics, lines      medians, intervals; scores; straight fits numpy
+    score_rows                 rows of scores, compared in pairs         numpy
     pareto/                    fronts and how sure they are, searches    numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
@@ -22,8 +23,9 @@ The flow is the layout; a module imports only from those before it:
     report, study              from samples to rows; measure what lacks  numpy
     compare, trials            output layers side by side; trained       numpy
     perplexity                 how much better one predicts, how sure    numpy
+    supernets                  one encoder for every width and depth     numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
-    charts, layer_charts,
+    charts, *_charts,
     explorer/, prose           rows to charts, sliders and sentences     altair
     options, terminal,
     documents, cli_*, cli      the `lmtime` command                      typer, rich

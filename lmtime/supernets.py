@@ -48,11 +48,11 @@ from lmtime.models.finetuning import (
 from lmtime.models.progress import Checkpoint, Progress
 from lmtime.models.supernet import importance, rewire
 from lmtime.records import append_jsonl, read_jsonl, results_root, write_jsonl
+from lmtime.score_rows import FINE_TUNED
 from lmtime.tasks import Examples, LabelledText
 from lmtime.timing.conditions import device_folder, load_average, provenance
 
 NAME = "encoder_scores"
-FINE_TUNED = "fine-tuned"  # name of the row of the teacher, which no width or depth has
 NETWORK = "minilm-l6"
 Say = Callable[[str], None]
 Row = dict[str, object]

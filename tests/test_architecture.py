@@ -20,7 +20,7 @@ LAYERS = (
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
     {"published_scores": ""},
     {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
-    {"depth": "numpy"},
+    {"depth": "numpy", "score_rows": "numpy"},
     {"pareto": "numpy optuna sqlalchemy filelock"},
     {"sources": "", "glue": ""},
     {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy", "hat": "numpy"},
