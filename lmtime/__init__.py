@@ -2,7 +2,7 @@
 
 The flow is the layout; a module imports only from those before it:
 
-    errors, config/, plans     what is timed, what a lab measures        standard library
+    errors, config/, *plans    what is timed, what a lab measures        standard library
     hardware                   on what: published peaks                  standard library
     records                    rows and their provenance                 standard library
     calibration                what a device was measured to do          standard library
@@ -12,7 +12,7 @@ The flow is the layout; a module imports only from those before it:
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
     stats, metrics, lines      medians, intervals; scores; straight fits numpy
-    score_rows                 rows of scores, compared in pairs         numpy
+    score_rows, depth          rows of scores in pairs; latency by depth numpy
     pareto/                    fronts and how sure they are, searches    numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy
@@ -23,7 +23,10 @@ The flow is the layout; a module imports only from those before it:
     report, study              from samples to rows; measure what lacks  numpy
     compare, trials            output layers side by side; trained       numpy
     perplexity                 how much better one predicts, how sure    numpy
+    encoder_latency            sub-networks of encoders, timed           numpy
     supernets                  one encoder for every width and depth     numpy
+    fronts, layer_latency      which is best; what is not yet measured   numpy
+    searches, exports          each layer its own; a network to deploy   numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
     charts, *_charts,
     explorer/, prose           rows to charts, sliders and sentences     altair

@@ -15,12 +15,12 @@ from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_netwo
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
+from lmtime.score_rows import FINE_TUNED
 
 Row = dict[str, Any]
 
 LATENCY, SCORES = "encoder_latency", "encoder_scores"
 PUBLISHED = "bert-base"  # the network that DynaBERT's scores are of
-FINE_TUNED = "fine-tuned"  # the row of the network that was trained alone
 PUBLISHED_BY = "published (Hou et al. 2020)"
 N_RESAMPLES = 1000
 
