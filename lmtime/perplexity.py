@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmtime import plans
 from lmtime.stats import COVERAGE, N_RESAMPLES
 
 Row = dict[str, object]
@@ -40,6 +41,13 @@ def of_layer(rows: Sequence[Row], **fields: object) -> list[Row]:
     wanted = {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
     found = [r for r in rows if all(r["config"].get(k) == v for k, v in wanted.items())]
     return sorted(found, key=lambda r: r["seed"])
+
+
+def of_partition(rows: Sequence[Row], name: str) -> list[Row]:
+    """Rows of a partition of `plans.PARTITIONS`, one a seed; none where it was not trained."""
+    config = plans.partitioned(name)
+    fields = ("cutoffs", "tail_widths", "head_rank", "shared_rank")
+    return of_layer(rows, **{field: getattr(config, field) for field in fields})
 
 
 def mean_perplexity(rows: Sequence[Row]) -> float:

@@ -165,13 +165,17 @@ PARTITIONS: dict[str, dict[str, object]] = {
         "cutoffs": (15, 182, 636, 2_000, 5_667, 10_586),
         "tail_widths": (1024, 1024, 512, 128, 128, 32),
     },
+    "six narrow tails": {  # the same cuts, with widths that stay where the hidden state grows
+        "cutoffs": (15, 182, 636, 2_000, 5_667, 10_586),
+        "tail_widths": (512, 512, 512, 128, 128, 32),
+    },
     "four tails with a shared projection": {
         "cutoffs": (60, 400, 2_000, 10_000),
         "tail_widths": (256, 256, 64, 16),
         "shared_rank": 256,
     },
 }
-BASELINE, BEST = "two tails", "six tails"
+BASELINE, BEST, SCALING = "two tails", "six tails", "six narrow tails"
 SEEDS = (0, 1, 2)
 Trials = list[tuple[str, ModelConfig, int]]  # model, configuration, seed
 
@@ -185,7 +189,7 @@ def trials_plan(preset: str) -> tuple[dict[str, int], Trials]:
         return {"n_tokens": 2_000, "held_out_tokens": 2_000}, [("gcn", config, 0)]
     if preset == "quick":
         return {"n_tokens": 50_000}, [("gcn", partitioned(name), 0) for name in (BASELINE, BEST)]
-    names = {name: (0,) for name in PARTITIONS} | dict.fromkeys((BASELINE, BEST), SEEDS)
+    names = {name: (0,) for name in PARTITIONS} | dict.fromkeys((BASELINE, BEST, SCALING), SEEDS)
     trained = [("gcn", partitioned(name), seed) for name, seeds in names.items() for seed in seeds]
     return {"n_tokens": 600_000}, sorted(trained, key=lambda t: t[2])
 
@@ -198,7 +202,7 @@ def partitioned(name: str) -> ModelConfig:
 
 Sizes = list[tuple[int, int, tuple[str, ...]]]  # hidden size, tokens, layers beside torch's
 SAME = ("fused-adaptive", "fused-adaptive-planned")
-OTHER = ("four tails", BEST, "four tails with a shared projection")
+OTHER = ("four tails", BEST, SCALING, "four tails with a shared projection")
 WHOLE = ("torch-full", "chunked", "torch-chunks-256")
 
 

@@ -34,14 +34,9 @@ def super_network(
     return teacher, sorted(one.values(), key=lambda r: (-r["depth"], -r["width"]))
 
 
-def shape(row: Row) -> SubNetwork:
-    """What the row is of."""
-    return SubNetwork(*(tuple(row[name]) for name in ("layers", "heads", "ffn_sizes")))
-
-
 def relative_flops(row: Row, full: EncoderConfig, seq_len: int = 128) -> float:
     """Of the layers, as a part of the whole network's."""
-    return shape(row).config(full).flops(1, seq_len) / full.flops(1, seq_len)
+    return SubNetwork.of_row(row).config(full).flops(1, seq_len) / full.flops(1, seq_len)
 
 
 def difference(row: Row, base: Row) -> Difference:

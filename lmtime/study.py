@@ -160,7 +160,7 @@ def measure_missing(
     folder = results_root() / device_folder(setup.device)
     folder.mkdir(parents=True, exist_ok=True)
     kept = Study(folder, study)
-    with _alone_in(folder):
+    with alone_in(folder):
         _measure_missing(kept, list(configs), setup, command, say)
     return kept
 
@@ -178,7 +178,7 @@ def calibration_of(
         say("already calibrated")
         return read_calibration(path)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone_in(folder):
+    with alone_in(folder):
         plan = SMOKE if preset == "smoke" else None
         alone = calibrate_fully(device, plan=plan, command=command, say=say)
         kept = Study(folder, "reference")
@@ -208,7 +208,7 @@ def with_steps(
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
     """Two measurements of one device at a time are refused."""
     try:
         with FileLock(folder / ".lock", timeout=0):

@@ -179,6 +179,13 @@ def run(job: Job, budget: Budget, *, command: str, say: Say = lambda text: None)
     return job.path
 
 
+def rows_of(job: Job) -> tuple[list[Row], Row]:
+    """Its rows, and the conditions that they were taken under."""
+    rows = [row for row in read_jsonl(job.path) if job.has(row)]
+    found = read_jsonl(job.path.parent / "provenance.jsonl")
+    return rows, next(row for row in found if row["run_id"] == rows[0]["run_id"])
+
+
 def train(job: Job, text: LabelledText, budget: Budget, *, say: Say = lambda text: None) -> Trained:
     """All stages, from where they stand in the job's folder."""
     data = tokenise(job.source, _part(text.train, budget.n_train, job.seed))

@@ -143,6 +143,84 @@ def print_comparison(doc: dict) -> None:
     )
 
 
+def print_latencies(doc: dict) -> None:
+    """Latencies of sub-networks with their intervals, and what the quality gate refused."""
+    table = _table("sub-network", "ms", "interval", "a second", "n", "")
+    for row in sorted(doc["rows"], key=lambda r: r["latency_ms"]):
+        table.add_row(
+            row["name"],
+            f"{row['latency_ms']:.2f}",
+            _interval(row, "latency_ms", 2),
+            f"{row['throughput_per_s']:.1f}",
+            str(row["n"]),
+            row["quality"],
+        )
+    _output(table)
+    if "median_error_held_out" in doc:
+        _output(
+            f"A predictor is off by {100 * doc['median_error_held_out']:.1f} % in the median of "
+            f"{doc['n_held_out']} sub-networks that it was not fitted on."
+        )
+
+
+def print_scores(doc: dict) -> None:
+    """Scores of a super-network's widths and depths, and of the network trained alone."""
+    table = _table("sub-network", "parameters", doc["rows"][0]["metric"], "interval")
+    for row in doc["rows"]:
+        score = f"{row['score']:.1f}"
+        table.add_row(row["name"], f"{row['parameters']:,}", score, _interval(row, "score", 1))
+    _output(table)
+    _output(f"The super-network is in {doc['folder']}.")
+
+
+def print_front(doc: dict) -> None:
+    """Sub-networks by latency, those on the front marked with a star, and how sure that is."""
+    table = _table("", "sub-network", "ms", "interval", "score", "interval", "on the front in")
+    for row in doc["rows"]:
+        table.add_row(
+            "*" if row["on_front"] else "",
+            row["name"],
+            f"{row['latency_ms']:.2f}",
+            _interval(row, "latency_ms", 2),
+            f"{row['score']:.1f}",
+            _interval(row, "score", 1),
+            f"{100 * row['front_probability']:.0f} %",
+        )
+    _output(table)
+    of = doc["provenance"]
+    _output(
+        f"{doc['task']} with {doc['network']} on {doc['device']} ({of['device_name']}) in "
+        f"{doc['engine']}, {doc['batch_size']} x {doc['seq_len']} tokens. Latencies: "
+        f"{of['latencies']}; scores: {of['scores']}. On the front in: of resamples of latencies "
+        f"and examples, within the budget."
+    )
+
+
+def print_search(doc: dict) -> None:
+    """The front that a search found: predicted and measured, and the score of unseen examples."""
+    table = _table("layers|heads|widths", "predicted ms", "measured", "interval", "score", "unseen")
+    for row in doc["rows"]:
+        table.add_row(
+            row["name"],
+            f"{row['predicted_ms']:.2f}",
+            f"{row['latency_ms']:.2f}",
+            _interval(row, "latency_ms", 2),
+            f"{row['score']:.1f}",
+            f"{row['score_held_out']:.1f}",
+        )
+    _output(table)
+    notes = doc["provenance"]["notes"]
+    _output(
+        f"{notes['n_evaluations']} of {int(notes['space_size']):,} sub-networks were scored, each "
+        f"once. Score: of the half of the development set that they were chosen by; unseen: of the "
+        f"other half."
+    )
+
+
+def _interval(row: dict, name: str, digits: int) -> str:
+    return f"{row[f'{name}_low']:.{digits}f} to {row[f'{name}_high']:.{digits}f}"
+
+
 def _mark(row: dict) -> str:
     """What a row is: the baseline, or the floor that it keeps; * is cheapest, + on the front."""
     if row["rank_floor"] is None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lmtime.errors import UsageError
-from lmtime.pareto.dominance import non_dominated
+from lmtime.pareto.dominance import Limit, non_dominated
 from lmtime.pareto.uncertainty import Objective, front_membership, indifferent
 
 N = 300
@@ -88,10 +88,34 @@ def test_the_same_seed_gives_the_same_probabilities():
     assert (one.probability == two.probability).all()
 
 
-def test_latencies_that_noise_alone_tells_apart_are_indifferent():
+def test_latencies_that_noise_alone_tells_apart_are_indifferent():  # case latency-ties
     assert indifferent([10.1, 10.0, 10.2], [10.0, 10.1, 10.2], rng())
     assert not indifferent(np.linspace(10, 10.2, 20), np.linspace(11, 11.2, 20), rng())
     assert indifferent(np.linspace(10, 10.2, 20), np.linspace(11, 11.2, 20), rng(), tolerance=1)
+
+
+def test_limits_are_kept_by_every_resample():
+    latency = Objective("min", [[9.0], [10.0, 10.0, 30.0], [40.0]])
+    score = known("max", 0.5, 0.7, 0.9)
+    limits = [Limit(0, max=20)]
+    found = front_membership([latency, score], rng(), limits=limits, n_resamples=4000)
+    assert found.on_front.tolist() == [True, True, False]
+    assert found.probability[[0, 2]].tolist() == [1, 0]
+    assert found.probability[1] == pytest.approx(20 / 27, abs=0.03)  # two draws of 10 at least
+
+
+def test_intervals_are_those_of_the_resamples():
+    latency = Objective("min", [np.linspace(9, 11, 41), [5.0]], statistic="mean")
+    found = front_membership([latency], rng(), n_resamples=4000)
+    error = np.std(latency.samples[0]) / np.sqrt(41)
+    assert found.low[:, 0] == pytest.approx([10 - 1.96 * error, 5], abs=0.02)
+    assert found.high[:, 0] == pytest.approx([10 + 1.96 * error, 5], abs=0.02)
+
+
+def test_an_infinite_sample_is_the_worst_only_where_it_is_drawn():
+    latency = Objective("min", [[1.0, np.inf], [3.0]], statistic="mean")
+    found = front_membership([latency], rng(), n_resamples=4000)
+    assert found.probability == pytest.approx([1 / 4, 3 / 4], abs=0.03)
 
 
 def test_no_points_are_no_front():

@@ -128,6 +128,11 @@ class SubNetwork:
         """The same text for the same sub-network: `0,2,4|12,12,6|1536,768,384`."""
         return "|".join(",".join(map(str, part)) for part in self.fields().values())
 
+    @classmethod
+    def of_row(cls, row: dict) -> SubNetwork:
+        """The one that a record is of."""
+        return cls(*(tuple(row[name]) for name in cls.__match_args__))
+
     def fields(self) -> dict[str, tuple[int, ...]]:
         """As a record holds them."""
         return {"layers": self.layers, "heads": self.heads, "ffn_sizes": self.ffn_sizes}

@@ -7,15 +7,18 @@ with a point on it is the point's probability.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from lmtime.errors import UsageError, unknown
-from lmtime.pareto.dominance import SIGNS, non_dominated
-from lmtime.stats import COVERAGE, N_RESAMPLES, bootstrap_medians
+from lmtime.pareto.dominance import SIGNS, Limit, constrained_front
+from lmtime.stats import COVERAGE, N_RESAMPLES, block_length, bootstrap_medians, resampled_rows
 
+_CHUNK_VALUES = 2**21  # comparisons held at once
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {"median": np.median, "mean": np.mean}
 
 
@@ -52,22 +55,53 @@ class Objective:
         """(n_points,): the statistic of all samples."""
         return np.array([STATISTICS[self.statistic](row) for row in self.samples])
 
-    def resampled(self, rng: np.random.Generator) -> np.ndarray:
-        """(n_points,): the statistic of one resample of each point."""
-        found = STATISTICS[self.statistic]
-        if self.paired and self.samples:
-            n = len(self.samples[0])
-            rows = rng.integers(n, size=n)
-            return np.array([found(row[rows]) for row in self.samples])
-        return np.array([found(row[rng.integers(len(row), size=len(row))]) for row in self.samples])
+    def draws(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
+        """(n_resamples, n_points): the statistic of resamples of each point."""
+        if not self.samples:
+            return np.empty((n_resamples, 0))
+        if self.paired:
+            return self._drawn(np.stack(self.samples, axis=1), n_resamples, rng)
+        columns = [self._drawn(row[:, None], n_resamples, rng) for row in self.samples]
+        return np.concatenate(columns, axis=1)
+
+    def _drawn(self, samples: np.ndarray, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
+        """(n_resamples, n_columns) of whole rows drawn anew. samples: (n_samples, n_columns).
+
+        The mean needs only how often each distinct row is drawn: quick where few are distinct.
+        """
+        if self.statistic == "median":
+            length = 1 if self.paired else block_length(samples[:, 0])
+            return bootstrap_medians(samples, length, n_resamples, rng)
+        n = len(samples)
+        if not np.isfinite(samples).all():
+            return samples[resampled_rows(n, 1, n_resamples, rng)].mean(axis=1)
+        rows, counts = np.unique(samples, axis=0, return_counts=True)
+        return rng.multinomial(n, counts / n, size=n_resamples) @ rows / n
+
+
+class Resampled(Protocol):
+    """What a front is made of: `Objective`, or `outcomes.Outcomes`."""
+
+    direction: str
+
+    def values(self) -> np.ndarray:
+        """(n_points,), of all samples."""
+
+    def draws(self, n_resamples: int, rng: np.random.Generator) -> np.ndarray:
+        """(n_resamples, n_points)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Membership:
-    """on_front: (n_points,) bool, of all samples; probability: (n_points,), 0 to 1."""
+    """on_front: (n_points,) bool, of all samples; probability: (n_points,), 0 to 1.
+
+    low, high: (n_points, n_objectives), the middle 95 % of the resamples.
+    """
 
     on_front: np.ndarray
     probability: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     n_resamples: int
 
     def sentence(self, point: int) -> str:
@@ -76,24 +110,45 @@ class Membership:
 
 
 def front_membership(
-    objectives: Sequence[Objective], rng: np.random.Generator, *, n_resamples: int = N_RESAMPLES
+    objectives: Sequence[Resampled],
+    rng: np.random.Generator,
+    *,
+    limits: Sequence[Limit] = (),
+    n_resamples: int = N_RESAMPLES,
 ) -> Membership:
-    """How often each point stands on the front. A point with a sample that is NaN never does."""
-    if len({len(objective.samples) for objective in objectives}) != 1:
+    """How often each point stands on the front of those that keep the limits.
+
+    A point with a sample that is NaN never does.
+    """
+    columns = [objective.values() for objective in objectives]
+    if len({len(column) for column in columns}) != 1:
         raise UsageError("every objective needs the samples of the same points: none are missing")
     directions = [objective.direction for objective in objectives]
-    on_front = non_dominated(_points([o.values() for o in objectives]), directions)
-    hits = np.zeros(len(on_front))
-    failed = np.any([[np.isnan(row).any() for row in o.samples] for o in objectives], axis=0)
-    for _ in range(n_resamples):
-        drawn = _points([o.resampled(rng) for o in objectives])
-        drawn[failed] = np.nan  # a resample may happen to leave the NaN out
-        hits += non_dominated(drawn, directions)
-    return Membership(on_front, hits / n_resamples, n_resamples)
+    points = np.stack(columns, axis=1)
+    on_front = constrained_front(points, directions, limits).on_front
+    drawn = np.stack([o.draws(n_resamples, rng) for o in objectives], axis=2)
+    drawn[:, np.isnan(points).any(axis=1)] = np.nan  # a resample may happen to leave the NaN out
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # NaN, and between infinities
+        low, high = np.quantile(drawn, ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2), axis=0)
+    flat = drawn.reshape(-1, len(objectives))
+    for limit in limits:
+        flat[~(limit.excess(flat) <= 0)] = np.nan
+    hits = _hits(flat.reshape(drawn.shape) * [SIGNS[direction] for direction in directions])
+    return Membership(on_front, hits / n_resamples, low, high, n_resamples)
 
 
-def _points(columns: Sequence[np.ndarray]) -> np.ndarray:
-    return np.stack(columns, axis=1)
+def _hits(costs: np.ndarray) -> np.ndarray:
+    """(n_points,): in how many of (n_resamples, n_points, n_objectives) each is undominated."""
+    n_resamples, n_points, _ = costs.shape
+    hits = np.zeros(n_points)
+    chunk = max(1, _CHUNK_VALUES // max(1, costs[0].size * n_points))
+    for start in range(0, n_resamples, chunk):
+        part = costs[start : start + chunk]
+        by, of = part[:, :, None], part[:, None, :]
+        dominated = ((by <= of).all(axis=3) & (by < of).any(axis=3)).any(axis=1)
+        hits += (~dominated & ~np.isnan(part).any(axis=2)).sum(axis=0)
+    return hits
 
 
 def indifferent(

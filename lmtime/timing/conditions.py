@@ -65,6 +65,17 @@ def precision(dtype: str) -> Iterator[None]:
         convolutions.allow_tf32, products.allow_tf32 = before
 
 
+@contextmanager
+def threads(n: int | None) -> Iterator[None]:
+    """torch's threads on the CPU while inside; None leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def load_average() -> float | None:
     """Load of the last minute, where the system tells."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

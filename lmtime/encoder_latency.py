@@ -1,0 +1,237 @@
+"""Latency of encoders and their sub-networks, each set of rows behind its quality gate.
+
+A group, all configurations of one network and batch, is measured in interleaved rounds while its
+models are alive at once, and saved as a whole. Rows stand in `results/<device>/NAME.jsonl`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from lmtime import stats
+from lmtime.encoder_plans import THREADS, Case, name_in_network, network_config, part_of
+from lmtime.records import Provenance, append_jsonl, read_jsonl, results_root, write_jsonl
+from lmtime.study import alone_in
+from lmtime.timing import gates, rounds
+from lmtime.timing.clock import clock_for
+from lmtime.timing.conditions import device_folder, load_average, n_cpus, provenance, threads
+from lmtime.timing.encoder_calls import encoder_calls, tokens_of
+from lmtime.timing.pages import keep_pages
+
+NAME = "encoder_latency"
+MAX_SPREAD = 0.25  # interquartile range over the median
+MAX_INTERVAL = 0.10  # of the median, from end to end
+MAX_DRIFT = 0.10  # of the median, from the first half of the rounds to the second
+N_TRIES = 3  # as many rounds again, twice, for what is not steady yet
+Say = Callable[[str], None]
+
+
+def throughput_per_s(batch_size: int, latency_ms: float) -> float:
+    """Sequences a second; the latency is that of the whole batch."""
+    return 1000 * batch_size / latency_ms
+
+
+def unsteady(samples_ms: np.ndarray) -> str:
+    """Empty, or why samples in the order they were taken are no result. samples_ms: (n,)."""
+    found = stats.summarise(samples_ms, np.random.default_rng(0))
+    if found.spread > MAX_SPREAD:
+        return (
+            f"the middle half of the samples spreads over {100 * found.spread:.0f} % of the median"
+        )
+    if (width := (found.high - found.low) / found.median) > MAX_INTERVAL:
+        return f"the interval of the median is {100 * width:.0f} % wide"
+    half = (len(samples_ms) + 1) // 2
+    first, second = np.median(samples_ms[:half]), np.median(samples_ms[-half:])
+    if abs(drift := second / first - 1) > MAX_DRIFT:
+        return f"the second half of the rounds took {100 * drift:+.0f} % of the first"
+    return ""
+
+
+def devices(preset: str, device: str) -> list[str]:
+    """What a preset measures, as rows name it: each number of threads of a CPU, or the GPU."""
+    if device == "cuda":
+        return [device_called(None)]
+    return [device_called(n) for n in usable_threads(preset)]
+
+
+def usable_threads(preset: str) -> tuple[int, ...]:
+    """Numbers of threads that a preset measures; none is above the CPUs of this process."""
+    cpus = n_cpus("cpu")["n_cpus"] or 1
+    return tuple(sorted({min(n, cpus) for n in THREADS[preset]}))
+
+
+def run_missing(
+    plan: Iterable[Case],
+    *,
+    device: str,
+    n_threads: Sequence[int] = (),
+    n_rounds: Callable[[int], int],
+    command: str,
+    say: Say = lambda text: None,
+) -> list[Path]:
+    """Measure what has no usable rows yet, on each number of threads; the files of the rows.
+
+    n_threads: of a CPU, absent torch's own; a GPU is measured once, and by torch alone. n_rounds:
+    by batch size; rows with fewer are measured again. Two calls at once for a device are refused.
+    """
+    keep_pages()
+    if device == "cuda":
+        n_threads, plan = (), [case for case in plan if case.engine == "torch"]
+    plan, paths = list(plan), []
+    with ExitStack() as locks:
+        folders = {n: _folder(device, n) for n in n_threads or (None,)}
+        for folder in folders.values():
+            locks.enter_context(alone_in(folder))
+        for n, folder in folders.items():
+            with threads(n):
+                _run_missing(folder, plan, device, n_rounds, command, say)
+            paths.append(folder / f"{NAME}.jsonl")
+    return paths
+
+
+def _folder(device: str, n_threads: int | None) -> Path:
+    with threads(n_threads):
+        folder = results_root() / device_folder(device)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _run_missing(
+    folder: Path,
+    plan: Sequence[Case],
+    device: str,
+    n_rounds: Callable[[int], int],
+    command: str,
+    say: Say,
+) -> None:
+    path = folder / f"{NAME}.jsonl"
+    groups: dict[tuple[str, int, int], list[Case]] = {}
+    for case in plan:
+        groups.setdefault((case.network, case.batch_size, case.seq_len), []).append(case)
+    for i, ((network, batch_size, seq_len), group) in enumerate(groups.items(), 1):
+        n = n_rounds(batch_size)
+        title = f"{NAME} {i}/{len(groups)}, {folder.name}: {network}, {batch_size} x {seq_len}"
+        known = {_identity(r) for r in read_jsonl(path) if not r["quality"] and r["n"] >= n}
+        missing = [case for case in dict.fromkeys(group) if _key(case) not in known]
+        if not missing:
+            say(f"{title}: already measured")
+            continue
+        say(f"{title}: {len(missing)} configurations")
+        conditions = _conditions(command, device, n)
+        rows = measure(missing, device=device, n_rounds=n, say=say)
+        _save(path, rows, conditions)
+
+
+def _conditions(command: str, device: str, n_rounds: int) -> Provenance:
+    notes = {"n_rounds": n_rounds, "max_spread": MAX_SPREAD, "max_drift": MAX_DRIFT}
+    notes |= {"slow_ms": rounds.SLOW_MS, "hot_ms": rounds.HOT_MS}
+    found = provenance(command, device, load_average=load_average(), notes=notes)
+    more = {} if device == "cuda" else {"onnxruntime": version("onnxruntime")}
+    return dataclasses.replace(found, versions=found.versions | more)
+
+
+def _save(path: Path, rows: list[dict], conditions: Provenance) -> None:
+    """Conditions first, then all rows of a group at once, in place of what there was of them."""
+    append_jsonl(path.parent / "provenance.jsonl", [dataclasses.asdict(conditions)])
+    facts = {"run_id": conditions.run_id, "device": device_called(conditions.n_threads)}
+    facts |= {"device_name": conditions.device_name, "n_threads": conditions.n_threads}
+    new = {_identity(row) for row in rows}
+    kept = [row for row in read_jsonl(path) if _identity(row) not in new]
+    write_jsonl(path, [*kept, *(facts | row for row in rows)])
+
+
+def device_called(n_threads: int | None) -> str:
+    """As in `cpu-1-thread`: a number of threads makes a device of its own. None is a GPU."""
+    return "cuda" if n_threads is None else f"cpu-{n_threads}-thread{'s' * (n_threads > 1)}"
+
+
+def measure(
+    group: Sequence[Case],
+    *,
+    device: str,
+    n_rounds: int,
+    seed: int = 0,
+    say: Say = lambda text: None,
+) -> list[dict[str, object]]:
+    """One row a configuration of one network and batch, on torch's present threads.
+
+    What the gate refuses is in as many rounds again, up to N_TRIES times in all; rounds that other
+    work disturbed are not kept. `quality` says what the gate refuses in the end.
+    """
+    case = group[0]
+    config = network_config(case.network)
+    tokens = tokens_of(config, case.batch_size, case.seq_len, seed)
+    wanted = [(c.engine, c.sub) for c in group]
+    calls = encoder_calls(config, wanted, tokens, device, seed)
+    rng, clock = np.random.default_rng(seed), clock_for(device)
+    found: dict[int, _Samples] = {}
+    for again in range(N_TRIES):
+        left = [i for i in range(len(group)) if i not in found or found[i].quality]
+        if not left:
+            break
+        if again:
+            say(f"{len(left)} refused by the quality gate ({found[left[0]].quality}): more rounds")
+        before = gates.state(device)
+        kinds = [group[i].engine for i in left]
+        samples = rounds.interleaved([calls[i] for i in left], kinds, clock, n_rounds, rng, say)
+        spoilt = gates.verdict(before, gates.state(device), **n_cpus(device))
+        for i, ms in zip(left, samples.T, strict=True):
+            found[i] = _Samples(ms, spoilt) if i not in found else found[i].and_then(ms, spoilt)
+    return [_row(group[i], found[i].ms, found[i].quality, rng) for i in range(len(group))]
+
+
+class _Samples:
+    """Samples of one configuration, and what the gate says of them all."""
+
+    def __init__(self, ms: np.ndarray, spoilt: str) -> None:
+        self.ms, self.spoilt = ms, spoilt
+        self.quality = spoilt or unsteady(ms)
+
+    def and_then(self, ms: np.ndarray, spoilt: str) -> _Samples:
+        """With those of further rounds; disturbed ones stay only while there are no others."""
+        if spoilt:
+            return self
+        return _Samples(ms if self.spoilt else np.concatenate([self.ms, ms]), "")
+
+
+def _row(case: Case, samples: np.ndarray, quality: str, rng: np.random.Generator) -> dict:
+    samples_ms = [round(float(ms), 4) for ms in samples]
+    summary = stats.summarise(np.array(samples_ms), rng)
+    config = case.sub.config(network_config(case.network))
+    part = part_of(case.network, case.sub)
+    width, depth = map(float, part) if part else (None, None)
+    return {
+        "engine": case.engine,
+        "network": case.network,
+        "name": name_in_network(case.network, case.sub),
+        "width": width,
+        "depth": depth,
+        **{name: list(sizes) for name, sizes in case.sub.fields().items()},
+        "batch_size": case.batch_size,
+        "seq_len": case.seq_len,
+        "latency_ms": summary.median,
+        "latency_ms_low": summary.low,
+        "latency_ms_high": summary.high,
+        "n": summary.n,
+        "samples_ms": samples_ms,
+        "throughput_per_s": throughput_per_s(case.batch_size, summary.median),
+        "flops": config.flops(case.batch_size, case.seq_len),
+        "parameters": config.parameters,
+        "quality": quality,
+    }
+
+
+def _key(case: Case) -> tuple[object, ...]:
+    return (*case[:2], *map(tuple, case.sub.fields().values()), *case[3:])
+
+
+def _identity(row: dict) -> tuple[object, ...]:
+    """What `_key` gives for the configuration of a row."""
+    sizes = (tuple(row[name]) for name in ("layers", "heads", "ffn_sizes"))
+    return row["engine"], row["network"], *sizes, row["batch_size"], row["seq_len"]

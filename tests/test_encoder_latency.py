@@ -1,0 +1,311 @@
+"""Laws of timing encoders: rounds, the gate, and what a run leaves behind."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fakes import FakeClock
+
+from lmtime import encoder_latency, encoder_plans, stats
+from lmtime.config import SubNetwork
+from lmtime.encoder_latency import run_missing, throughput_per_s, unsteady
+from lmtime.encoder_plans import TINY, Case, first_layers, network_config
+from lmtime.errors import UsageError
+from lmtime.models.encoder import Encoder
+from lmtime.study import alone_in
+from lmtime.timing import gates
+from lmtime.timing.conditions import device_folder, threads
+from lmtime.timing.encoder_calls import encoder_calls, tokens_of
+from lmtime.timing.rounds import HOT_MS, SLOW_MS, interleaved
+
+NARROW = SubNetwork((0, 2), (2, 1), (40, 10))
+PLAN = [
+    Case(engine, TINY, sub, batch, 8)
+    for batch in (1, 2)
+    for sub in (first_layers(TINY, 2), NARROW)
+    for engine in encoder_plans.ENGINES
+]
+
+
+class Steps:
+    """Steps that take given times by a fake clock, and write down who was called."""
+
+    def __init__(self, *times_ms):
+        self.clock, self.called = FakeClock(), []
+        self.steps = [lambda i=i, ms=ms: self._run(i, ms) for i, ms in enumerate(times_ms)]
+
+    def _run(self, i, ms):
+        self.called.append(i)
+        self.clock.take(next(ms) if hasattr(ms, "__next__") else ms)
+
+    def rounds(self, n, seed=0, kinds=None):
+        kinds = kinds or ["torch"] * len(self.steps)
+        return interleaved(self.steps, kinds, self.clock, n, np.random.default_rng(seed))
+
+
+# Rounds
+
+
+def test_each_step_is_called_once_a_round_in_an_order_that_changes():
+    many = Steps(*range(100, 108))
+    samples = many.rounds(12)
+    assert samples.shape == (12, 8)
+    assert (samples == np.arange(100, 108)).all()
+    orders = [tuple(many.called[16 + 8 * n : 24 + 8 * n]) for n in range(12)]
+    assert all(sorted(order) == list(range(8)) for order in orders)
+    assert len(set(orders)) > 10
+    assert Steps(*range(100, 108)).rounds(1).shape == (1, 8)
+
+
+def test_the_steps_of_an_engine_stand_together_behind_an_untimed_call():
+    many = Steps(*range(100, 106))
+    kinds = ["torch", "onnx"] * 3
+    assert (many.rounds(8, kinds=kinds) == np.arange(100, 106)).all()
+    called, first = many.called[12:], set()
+    for n in range(8):
+        of_round = called[8 * n : 8 * n + 8]
+        assert of_round[0] == of_round[1] and of_round[4] == of_round[5]
+        parts = of_round[1:4], of_round[5:]
+        assert {i % 2 for i in parts[0]} != {i % 2 for i in parts[1]}
+        assert sorted(of_round[1:4] + of_round[5:]) == list(range(6))
+        first.add(of_round[0] % 2)
+    assert first == {0, 1}, "now one, now the other"
+
+
+def test_the_order_follows_the_seed():
+    called = []
+    for seed in (3, 3, 4):
+        one = Steps(*[100.0] * 6)
+        one.rounds(4, seed)
+        called.append(one.called)
+    assert called[0] == called[1] != called[2]
+
+
+@pytest.mark.parametrize(
+    "ms, n_calls",
+    [(HOT_MS - 1, 2 + 2 * 5), (HOT_MS, 2 + 5), (SLOW_MS, 2 + 5), (SLOW_MS + 1, 1 + 5)],
+)
+def test_quick_steps_follow_themselves_and_slow_ones_are_warmed_up_once(ms, n_calls):
+    one = Steps(ms)
+    assert (one.rounds(5) == ms).all()
+    assert len(one.called) == n_calls
+
+
+def test_first_calls_are_no_samples():
+    """Case warm-up of pareto.json: a first pass ten times as slow is paid once, not measured."""
+    latencies = [80.0, 60.0] + [10.0] * 18
+    assert stats.n_warmup(np.array(latencies)) == 2
+    assert (Steps(iter(latencies)).rounds(9) == 10.0).all()
+
+
+def test_what_a_device_does_later_is_part_of_the_call():
+    """Cases gpu-async and profiler-sum: a call is its span on the device's clock, no sum of parts.
+
+    The host returns after 0.1 ms, the work is done after 5.
+    """
+
+    class Device(FakeClock):
+        pending_ms = 0.0
+
+        def mark(self):  # as an event: it is reached when what was asked before is done
+            return self.now_ns + round(1e6 * self.pending_ms)
+
+        def synchronize(self):
+            self.take(self.pending_ms)
+            self.pending_ms = 0.0
+
+    clock = Device()
+
+    def enqueue():
+        clock.take(0.1)
+        clock.pending_ms += 4.9
+
+    assert interleaved(
+        [enqueue], ["torch"], clock, 20, np.random.default_rng(0)
+    ).mean() == pytest.approx(5.0)
+
+
+# The gate
+
+
+@pytest.mark.parametrize(
+    "samples, reason",
+    [
+        ([100.0, 101, 99, 100, 102, 100], ""),
+        ([100.0, 100, 100, 100, 100, 900] * 3, ""),  # outliers move neither quartile nor median
+        ([100.0, 100, 120, 120, 160, 160], "spreads over 38 %"),
+        ([100.0, 100, 120, 120] * 2, "interval of the median is 18 % wide"),
+        ([95.0, 105] * 8, ""),
+        ([95.0, 97.0] * 4 + [107.0, 109.0] * 4, "second half of the rounds took +12 %"),
+    ],
+)
+def test_the_gate_refuses_what_spreads_is_not_known_or_drifts(monkeypatch, samples, reason):
+    if "second half" in reason:
+        monkeypatch.setattr(encoder_latency, "MAX_INTERVAL", 1.0)
+    found = unsteady(np.array(samples))
+    assert reason in found and bool(reason) == bool(found)
+
+
+def test_throughput_is_that_of_the_batch():
+    """Case throughput-batch."""
+    assert throughput_per_s(16, 110.71) == pytest.approx(144.5217234215518)
+    assert throughput_per_s(40, 252.78) == pytest.approx(158.24036711765172)
+
+
+# What is called
+
+
+def test_engines_and_cut_networks_compute_the_same():
+    config = network_config(TINY)
+    tokens = tokens_of(config, 2, 8)
+    wanted = [(case.engine, case.sub) for case in PLAN if case.batch_size == 2]
+    outputs = [np.asarray(call()) for call in encoder_calls(config, wanted, tokens, "cpu")]
+    for torch_logits, onnx_logits in zip(outputs[::2], outputs[1::2], strict=True):
+        np.testing.assert_allclose(torch_logits, onnx_logits, atol=1e-5)
+    assert np.abs(outputs[0] - outputs[2]).max() > 1e-4
+    with pytest.raises(UsageError, match="unknown engine 'tvm': choose one of torch, onnxrunt"):
+        encoder_calls(config, [("tvm", NARROW)], tokens, "cpu")
+
+
+def test_shallow_networks_share_the_layers_of_the_full_one(monkeypatch):
+    built = []
+    monkeypatch.setattr(
+        "lmtime.timing.encoder_calls.cut",
+        lambda full, sub: built.append(sub) or Encoder(full.config),
+    )
+    config = network_config(TINY)
+    wanted = [("torch", first_layers(TINY, n)) for n in (1, 2, 3)] + [("torch", NARROW)]
+    encoder_calls(config, wanted, tokens_of(config, 1, 8), "cpu")
+    assert built == [NARROW]
+
+
+def test_threads_are_set_inside_and_restored():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
+    with threads(None):
+        assert torch.get_num_threads() == before
+
+
+# What a run leaves behind
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A folder for rows, on a machine where nothing disturbs."""
+    monkeypatch.setenv("LMTIME_RESULTS", str(tmp_path))
+    monkeypatch.setattr(gates, "verdict", lambda *_, **__: "")
+    monkeypatch.setattr(encoder_latency, "unsteady", lambda samples: "")
+    monkeypatch.setattr(encoder_latency, "keep_pages", lambda: None)
+    return tmp_path
+
+
+def run(plan=PLAN, n_threads=(1,), n_rounds=6, say=lambda text: None):
+    paths = run_missing(
+        plan, device="cpu", n_threads=n_threads, n_rounds=lambda _: n_rounds, command="c", say=say
+    )
+    return [[json.loads(line) for line in Path(p).read_text().splitlines()] for p in paths]
+
+
+def test_rows_say_what_was_measured(results):
+    (one,) = run()
+    assert len(one) == len(PLAN)
+    for row, case in zip(one, PLAN, strict=True):
+        config = case.sub.config(network_config(TINY))
+        assert (row["engine"], row["network"], row["seq_len"]) == (case.engine, TINY, 8)
+        assert {n: tuple(row[n]) for n in ("layers", "heads", "ffn_sizes")} == case.sub.fields()
+        assert row["name"] == case.sub.key and row["width"] is row["depth"] is None
+        assert row["n"] == len(row["samples_ms"]) == 6
+        assert row["latency_ms"] == np.median(row["samples_ms"])
+        assert row["latency_ms_low"] <= row["latency_ms"] <= row["latency_ms_high"]
+        assert row["throughput_per_s"] == 1000 * case.batch_size / row["latency_ms"]
+        assert row["flops"] == config.flops(case.batch_size, 8)
+        assert row["parameters"] == config.parameters
+    conditions = [json.loads(x) for x in next(results.glob("*1-*/prov*")).read_text().splitlines()]
+    assert {c["run_id"] for c in conditions} == {r["run_id"] for r in one}
+    assert conditions[0]["n_threads"] == 1 and "onnxruntime" in conditions[0]["versions"]
+
+
+def test_each_number_of_threads_is_a_device(results):
+    n_threads = torch.get_num_threads()
+    found = run(PLAN[:1], n_threads=(1, 2))
+    assert [(r["device"], r["n_threads"]) for (r,) in found] == [
+        ("cpu-1-thread", 1),
+        ("cpu-2-threads", 2),
+    ]
+    assert torch.get_num_threads() == n_threads
+
+
+def test_what_has_rows_is_not_measured_again_unless_more_rounds_are_asked_for(results):
+    (first,) = run()
+    said = []
+    assert run(say=said.append) == [first]
+    assert all(text.endswith("already measured") for text in said)
+    (more,) = run(PLAN[:1], n_rounds=7)
+    assert len(more) == len(first) and [r["n"] for r in more] == [6] * 7 + [7]
+    assert len(run([*PLAN, PLAN[0]._replace(seq_len=9)])[0]) == len(PLAN) + 1
+
+
+def test_an_interrupted_run_keeps_whole_groups_and_resumes_behind_them(results, monkeypatch):
+    def interrupt(text):
+        if "2 x 8" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(say=interrupt)
+    assert [r["batch_size"] for r in map(json.loads, rows_text(results))] == [1] * 4
+    said = []
+    assert len(run(say=said.append)[0]) == len(PLAN)
+    assert sum("already measured" in text for text in said) == 1
+    assert sorted(p.name for p in next(results.glob("*1-threads")).iterdir()) == [
+        ".lock", "encoder_latency.jsonl", "provenance.jsonl",
+    ]  # fmt: skip
+
+
+def rows_text(results):
+    return next(results.glob("*/encoder_latency.jsonl")).read_text().splitlines()
+
+
+def test_what_is_refused_is_in_more_rounds_then_marked_then_tried_anew(results, monkeypatch):
+    seen = []
+
+    def unsteady(samples):
+        seen.append(len(samples))
+        return next(answers)
+
+    monkeypatch.setattr(encoder_latency, "unsteady", unsteady)
+    answers = iter(["", "noisy", "noisy", "noisy", "", "noisy"])
+    (rows,) = run(PLAN[:3])
+    assert seen == [6, 6, 6, 12, 12, 18], "two that failed are in more rounds, then one"
+    assert [r["quality"] for r in rows] == ["", "noisy", ""]
+    assert [r["n"] for r in rows] == [6, 18, 12]
+    answers = iter([""])
+    (rows,) = run(PLAN[:3])
+    assert [r["quality"] for r in rows] == ["", "", ""]
+    assert [r["n"] for r in rows] == [6, 12, 6]
+
+
+def test_other_work_spoils_the_whole_group(results, monkeypatch):
+    monkeypatch.setattr(gates, "verdict", lambda *_, **__: "other work")
+    (rows,) = run(PLAN[:3])
+    assert [r["quality"] for r in rows] == ["other work"] * 3
+
+
+def test_disturbed_rounds_are_not_kept(results, monkeypatch):
+    verdicts = iter(["other work", ""])
+    monkeypatch.setattr(gates, "verdict", lambda *_, **__: next(verdicts))
+    (rows,) = run(PLAN[:3])
+    assert [(r["quality"], r["n"]) for r in rows] == [("", 6)] * 3
+
+
+def test_two_at_once_for_a_device_are_refused(results):
+    with threads(2):
+        folder = results / device_folder("cpu")
+    folder.mkdir()
+    with alone_in(folder), pytest.raises(UsageError, match="being measured by another run"):
+        run(n_threads=(1, 2))
+    assert list(results.glob("*/*.jsonl")) == []
