@@ -89,11 +89,11 @@ _BRIEF = Schedule(epochs=1, batch_size=16)
 BUDGETS = {
     "smoke": Budget(_BRIEF, _BRIEF, DepthSchedule(1, batch_size=16, n_random=1), 16, 32, 16),
     "quick": Budget(
-        _BRIEF,
-        Schedule(1, 1e-4, 16),
-        DepthSchedule(1, 1e-4, 16, n_random=1),
+        Schedule(2, 2e-4, 16),
+        Schedule(1, 3e-4, 16),
+        DepthSchedule(1, 3e-4, 16, n_random=1),
         n_importance=128,
-        n_train=384,
+        n_train=512,
         n_dev=256,
     ),
     "paper": Budget(
@@ -103,7 +103,7 @@ BUDGETS = {
 
 
 def budget_of(preset: str) -> Budget:
-    """Of smoke, quick (a part of the data, about a minute) or paper (half an hour)."""
+    """Of smoke, quick (a part of the data, a minute or two) or paper (half an hour)."""
     plans.check(preset)
     return BUDGETS[preset]
 
