@@ -14,7 +14,6 @@ from lmtime.errors import UsageError
 from lmtime.publishing import notebooks
 from lmtime.publishing.notebooks import LabError, convert, labs, parameters, run_lab
 
-pytestmark = pytest.mark.alone  # it sleeps, or ends what takes too long
 
 PARAMETERS = """\
 n_steps: int = 3  # how many steps
