@@ -22,8 +22,10 @@ The flow is the layout; a module imports only from those before it:
     report, study              from samples to rows; measure what lacks  numpy
     compare, trials            output layers side by side; trained       numpy
     perplexity                 how much better one predicts, how sure    numpy
+    fronts, front_facts,
+    device_fronts              which sub-network, and where that changes numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
-    charts, layer_charts,
+    charts, *_charts,
     explorer/, prose           rows to charts, sliders and sentences     altair
     options, terminal,
     documents, cli_*, cli      the `lmtime` command                      typer, rich
