@@ -25,7 +25,9 @@ The flow is the layout; a module imports only from those before it:
     perplexity                 how much better one predicts, how sure    numpy
     encoder_latency            sub-networks of encoders, timed           numpy
     supernets                  one encoder for every width and depth     numpy
-    fronts, layer_latency      which is best; what is not yet measured   numpy
+    fronts, front_facts,
+    device_fronts              which sub-network, and where that changes numpy
+    layer_latency              what is not yet measured, predicted       numpy
     searches, exports          each layer its own; a network to deploy   numpy
     publishing/                notebooks, charts, mathematics on pages   sphinx, papermill
     charts, *_charts,

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from lmtime import stats
-from lmtime.encoder_plans import first_layers
+from lmtime.encoder_plans import first_layers, place_in_words
 from lmtime.lines import fit_line
 from lmtime.records import row_sets
 
@@ -52,7 +52,10 @@ def depth_rows(rows: Iterable[dict]) -> list[dict]:
     Each gains `n_layers`, and `series`: engine and device in words.
     """
     usable = [r for r in rows if not r["quality"] and _is_of_depth(r)]
-    found = [{**r, "n_layers": len(r["layers"]), "series": _words(r)} for r in usable]
+    found = [
+        {**r, "n_layers": len(r["layers"]), "series": place_in_words(r["device"], r["engine"])}
+        for r in usable
+    ]
     return sorted(found, key=lambda r: (*_series(r), r["n_layers"]))
 
 
@@ -60,11 +63,6 @@ def _is_of_depth(row: dict) -> bool:
     """Whether it has the first layers of its network, at full width."""
     same = first_layers(row["network"], len(row["layers"]))
     return {name: tuple(row[name]) for name in same.fields()} == same.fields()
-
-
-def _words(row: dict) -> str:
-    engine = "ONNX Runtime" if row["engine"] == "onnxruntime" else row["engine"]
-    return f"{engine}, {row['device'].replace('-', ' ')}"
 
 
 def _series(row: dict) -> tuple[object, ...]:

@@ -82,6 +82,11 @@ def network_config(name: str) -> EncoderConfig:
     return _TINY if name == TINY else find_encoder(name)
 
 
+def place_in_words(device: str, engine: str) -> str:
+    """As in "ONNX Runtime, cpu 2 threads"."""
+    return f"{'ONNX Runtime' if engine == 'onnxruntime' else engine}, {device.replace('-', ' ')}"
+
+
 def part_of(network: str, sub: SubNetwork) -> tuple[Part, Part] | None:
     """Width and depth of a sub-network that is in the grid of DynaBERT, else None."""
     full = network_config(network)

@@ -6,12 +6,13 @@ authors published for BERT-base. Nothing is measured here, and torch is not impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from lmtime import published_scores, tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
+from lmtime.encoder_plans import SEQ_LEN, place_in_words
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
@@ -19,10 +20,11 @@ from lmtime.score_rows import FINE_TUNED
 
 Row = dict[str, Any]
 
-LATENCY, SCORES = "encoder_latency", "encoder_scores"
+LATENCY, SCORES, SEARCH = "encoder_latency", "encoder_scores", "encoder_search"
 PUBLISHED = "bert-base"  # the network that DynaBERT's scores are of
 PUBLISHED_BY = "published (Hou et al. 2020)"
 N_RESAMPLES = 1000
+SURE = 0.95  # of resamples
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,35 @@ class Place:
     device: str
     engine: str = "torch"
     batch_size: int = 1
-    seq_len: int = 128
+    seq_len: int = SEQ_LEN
+
+    @property
+    def in_words(self) -> str:
+        """Engine and device."""
+        return place_in_words(self.device, self.engine)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is one sequence of 128 tokens."""
+        return (self.batch_size, self.seq_len) == (1, SEQ_LEN)
 
     def has(self, row: Row) -> bool:
         """Whether a row was taken there."""
         return all(row[f.name] == getattr(self, f.name) for f in fields(self))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Usable latency rows of one network on one device. whose: "this machine" or "reference"."""
+
+    whose: str
+    device_name: str
+    place: Place
+    rows: tuple[Row, ...]
+
+    def has_most(self, keys: Collection[str]) -> bool:
+        """Whether more than half of these sub-networks, if any, are among them."""
+        return not keys or len(keys_of(self.rows).intersection(keys)) > len(keys) / 2
 
 
 @dataclass(frozen=True)
@@ -76,7 +102,7 @@ def task_front(
     network = network or default_network(task)
     find_encoder(network)
     scored, scores_of = scores(task, network)
-    timed, latencies_of = latencies(network, place)
+    timed, latencies_of = latencies(network, place, keys_of(scored))
     table = front_table(timed, scored, budget=budget or Budget(), n_resamples=n_resamples)
     if scores_of == PUBLISHED_BY:
         table = _as_published(table, scored)
@@ -89,6 +115,37 @@ def _as_published(table: FrontTable, scored: list[Row]) -> FrontTable:
     rows = tuple(row | {"score": scores[row["name"]]} for row in table.rows)
     nearest = tuple(row | {"score": scores[row["name"]]} for row in table.nearest)
     return replace(table, rows=rows, nearest=nearest)
+
+
+def all_fronts(network: str, *, n_resamples: int = N_RESAMPLES) -> list[TaskFront]:
+    """Of each task that a network has scores on, at each place where most of it was measured.
+
+    One sequence of 128 tokens; every task at the same places, and none where nothing is known.
+    """
+    names = scored_tasks(network)
+    keys = [keys_of(scores(task, network)[0]) for task in names]
+    sets = [s for s in measured(network) if s.place.is_usual]
+    at = [{s.place for s in sets if s.has_most(of_task)} for of_task in keys]
+    places = [p for p in dict.fromkeys(s.place for s in sets) if all(p in of for of in at)]
+    return [
+        task_front(task, place, network=network, n_resamples=n_resamples)
+        for task in names
+        for place in places
+    ]
+
+
+def keys_of(rows: Iterable[Row]) -> set[str]:
+    """The sub-networks of rows."""
+    return {SubNetwork.of_row(row).key for row in rows}
+
+
+def scored_tasks(network: str) -> list[str]:
+    """Tasks that sub-networks of a network have scores on: trained, then published."""
+    rows = (row for _, found in row_sets(SCORES) for row in found)
+    trained = [r["task"] for r in rows if r["network"] == network and r["name"] != FINE_TUNED]
+    return list(
+        dict.fromkeys([*trained, *(published_scores.TASKS if network == PUBLISHED else ())])
+    )
 
 
 def default_network(task: str) -> str:
@@ -136,20 +193,40 @@ def published_rows(task: str) -> list[Row]:
     ]
 
 
-def latencies(network: str, place: Place) -> tuple[list[Row], str]:
-    """Usable latency rows of a network at a place: this machine's where it has any."""
-    known: list[Row] = []
-    for whose, rows in row_sets(LATENCY):
-        usable = [r for r in rows if not r["quality"]]
-        found = [r for r in usable if r["network"] == network and place.has(r)]
-        if found:
-            return found, whose
-        known += usable
+def latencies(network: str, place: Place, keys: Collection[str] = ()) -> tuple[list[Row], str]:
+    """Usable latency rows of a network at a place, this machine's first, and whose they are.
+
+    keys: sub-networks of which most must have been measured.
+    """
+    sets = measured(network)
+    found = next((s for s in sets if s.place == place and s.has_most(keys)), None)
+    if found:
+        return list(found.rows), found.whose
+    some = any(s.place == place for s in sets)
+    there = "; ".join(dict.fromkeys(_in_words(s.place) for s in sets)) or "none at all"
     raise UsageError(
-        f"no latency of {network} was measured on {place.device} with {place.engine}, batch "
-        f"{place.batch_size} and {place.seq_len} tokens: there are {_places(known)}; "
-        f"`lmtime pareto measure --network {network}` measures it"
+        f"{'less than half of the sub-networks' if some else 'no latency'} of {network} "
+        f"{'were' if some else 'was'} measured on {_in_words(place)}: there are latencies on "
+        f"{there}; `lmtime pareto measure --network {network} --device {place.device} "
+        f"--engine {place.engine}` measures them"
     )
+
+
+def measured(network: str) -> list[Measured]:
+    """All that there is of a network: by device and engine, this machine's sets first."""
+    sets: dict[tuple[str, str, Place], list[Row]] = {}
+    for whose, rows in row_sets(LATENCY):
+        for row in rows:
+            if row["network"] == network and not row["quality"]:
+                place = Place(*(row[f.name] for f in fields(Place)))
+                sets.setdefault((whose, row["device_name"], place), []).append(row)
+    found = [Measured(*of, tuple(rows)) for of, rows in sets.items()]
+    return sorted(found, key=lambda s: (s.place.device, s.place.engine != "torch"))
+
+
+def _in_words(place: Place) -> str:
+    size = f"batch {place.batch_size} of {place.seq_len} tokens"
+    return f"{place.device} with {place.engine}, {size}"
 
 
 def as_device(scored: Iterable[Row], network: str, cost: str) -> list[Row]:
@@ -167,26 +244,3 @@ def as_device(scored: Iterable[Row], network: str, cost: str) -> list[Row]:
         shape |= {"ffn_sizes": row["ffn_sizes"], "network": network, "device": cost}
         found.append(shape | {"latency_ms": float(value), "parameters": config.parameters})
     return found
-
-
-def places(network: str) -> list[tuple[str, Place, str]]:
-    """(whose, place, device name) of all that a network was measured at, this machine's first."""
-    found = {
-        (whose, _place(row), row["device_name"]): None
-        for whose, rows in row_sets(LATENCY)
-        for row in rows
-        if row["network"] == network and not row["quality"]
-    }
-    return list(found)
-
-
-def _place(row: Row) -> Place:
-    return Place(*(row[f.name] for f in fields(Place)))
-
-
-def _places(rows: Iterable[Row]) -> str:
-    found = dict.fromkeys(
-        f"{r['network']} on {r['device']} with {r['engine']}, {r['batch_size']} x {r['seq_len']}"
-        for r in rows
-    )
-    return "; ".join(found) or "none at all"

@@ -33,6 +33,7 @@ from lmtime.errors import UsageError
 from lmtime.lines import fit_line, fit_sum
 from lmtime.metrics import spearman
 from lmtime.pareto.dominance import non_dominated
+from lmtime.pareto.transfer import excess_latency
 from lmtime.records import project_root
 from lmtime.sources import data_folder
 
@@ -238,11 +239,7 @@ def _choice(chosen_on: np.ndarray, run_on: np.ndarray, size: np.ndarray) -> dict
     the same size there.
     """
     fronts = [non_dominated(np.stack([t, size], 1), ["min", "max"]) for t in (chosen_on, run_on)]
-    excess = []
-    for best in np.flatnonzero(fronts[1]):
-        large = np.flatnonzero(size >= size[best])
-        chosen = large[np.argmin(chosen_on[large])]
-        excess.append(run_on[chosen] / run_on[best] - 1)
+    excess = excess_latency(chosen_on, run_on, size)
     return {
         "n_front": int(fronts[0].sum()),
         "n_front_run_on": int(fronts[1].sum()),

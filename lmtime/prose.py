@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Any
 
 from IPython.display import Markdown
 
@@ -73,6 +74,13 @@ def shares_range(rows: Sequence[dict]) -> str:
     """From the least to the greatest share, as in "11 to 31 %"."""
     low, high = (f"{100 * end([r['share'] for r in rows]):.0f}" for end in (min, max))
     return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def given(rows: Sized, show: Callable[[], Any], command: str = "") -> Any:
+    """What `show` makes where there are rows; else the command that measures them, if any."""
+    if rows:
+        return show()
+    return Markdown(f"There are no rows for this yet: run `{command}`.") if command else None
 
 
 def takeaway(text: str) -> Markdown:

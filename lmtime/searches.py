@@ -30,7 +30,7 @@ from lmtime.pareto.search import Found, Objectives, search
 from lmtime.records import append_jsonl, document
 from lmtime.timing.conditions import load_average, provenance
 
-NAME = "encoder_search"
+NAME = fronts.SEARCH
 DIRECTIONS = {"latency_ms": "min", "score": "max"}
 Row = dict[str, Any]
 Say = Callable[[str], None]

@@ -30,7 +30,7 @@ LAYERS = (
     {"report": "numpy", "study": "numpy filelock"},
     {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
     {"supernets": "numpy filelock", "fronts": "numpy"},
-    {"layer_latency": "numpy"},
+    {"layer_latency": "numpy", "front_facts": "numpy", "device_fronts": "numpy"},
     {"searches": "numpy", "exports": "torch numpy"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
@@ -40,6 +40,7 @@ LAYERS = (
         "charts": "altair",
         "layer_charts": "altair",
         "encoder_charts": "altair",
+        "front_charts": "altair",
         "supernet_charts": "altair",
         "explorer": "altair",
         "prose": "IPython",

@@ -14,7 +14,6 @@ from lmtime.errors import UsageError
 from lmtime.publishing import notebooks
 from lmtime.publishing.notebooks import LabError, convert, labs, parameters, run_lab
 
-
 PARAMETERS = """\
 n_steps: int = 3  # how many steps
 learning_rate: float = 1e-3  # of the optimizer

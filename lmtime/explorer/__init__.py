@@ -7,6 +7,7 @@ search found is looked up, in a table.
 
 from lmtime.cost.step import GROUPS
 from lmtime.explorer.decoders import decoder_explorer
+from lmtime.explorer.devices import device_explorer
 from lmtime.explorer.fronts import front_explorer
 from lmtime.explorer.gpus import gpu_explorer
 from lmtime.explorer.growth import group_ms, growth_explorer
@@ -17,6 +18,7 @@ from lmtime.explorer.vocabulary import vocabulary_explorer
 __all__ = [
     "GROUPS",
     "decoder_explorer",
+    "device_explorer",
     "expression",
     "front_explorer",
     "gpu_explorer",
