@@ -10,7 +10,7 @@ from lmtime.charts import FIT_WIDTH, colours
 from lmtime.layer_charts import PALETTE
 
 BROKEN = "split(datum.label, /, | (?=[a-zA-Z])/)"  # "torch, cpu 1 thread" in three lines
-FOUND = {"as the search chose it": PALETTE[1], "measured, unseen examples": PALETTE[0]}
+FOUND = {"as it was chosen": PALETTE[1], "as it is": PALETTE[0]}
 
 
 def probabilities(rows: Sequence[dict], description: str) -> alt.LayerChart:
@@ -106,12 +106,13 @@ def equal_flops(rows: Sequence[dict], description: str) -> alt.LayerChart:
         for r in rows
     ]  # fmt: skip
     places = list(dict.fromkeys(r["place"] for r in shown))
-    table = dict(zip(places, PALETTE, strict=False))
+    scale = alt.Scale(domain=places, range=PALETTE[: len(places)])
+    legend = alt.Legend(orient="top", columns=2)  # long names, side by side on a phone
     axis = alt.Axis(labelExpr="split(datum.label, '|')", labelLimit=200)
     base = alt.Chart(alt.Data(values=shown)).encode(
         y=alt.Y("pair:N", title=None, sort=None, axis=axis),
         yOffset=alt.YOffset("place:N", sort=places),
-        color=colours(table, shorthand="place:N"),
+        color=alt.Color("place:N", title=None, scale=scale, legend=legend),
         tooltip=["pair:N", "place:N", alt.Tooltip("ratio:Q", format=".2f")],
     )
     x = alt.X("ratio:Q", title="latency, deep over wide", scale=alt.Scale(zero=False, padding=8))
