@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from lmtime.charts import colours
+from lmtime.charts import FIT_WIDTH, colours
 from lmtime.layer_charts import PALETTE
 
 BROKEN = "split(datum.label, /, | (?=[a-zA-Z])/)"  # "torch, cpu 1 thread" in three lines
-FOUND = {"as the search chose it": PALETTE[1], "measured, unseen examples": PALETTE[0]}
+FOUND = {"as it was chosen": PALETTE[1], "as it is": PALETTE[0]}
 
 
 def probabilities(rows: Sequence[dict], description: str) -> alt.LayerChart:
@@ -19,7 +19,7 @@ def probabilities(rows: Sequence[dict], description: str) -> alt.LayerChart:
     rows: {"task", "name", "probability"}.
     """
     base = _crossed(rows, "name").encode(y=_side(rows, "task", "task"))
-    return cells(base, "probability", "on the front in", 1).properties(description=description)
+    return cells(base, "probability", "on the front in, %", 1).properties(description=description)
 
 
 def excess(rows: Sequence[dict], description: str, *, top: float = 0.3) -> alt.LayerChart:
@@ -28,7 +28,7 @@ def excess(rows: Sequence[dict], description: str, *, top: float = 0.3) -> alt.L
     rows: {"chosen_on", "run_on", "excess_max"}; top: the share that is darkest.
     """
     base = _crossed(rows, "run_on").encode(y=_side(rows, "chosen_on", "chosen on"))
-    chart = cells(base, "excess_max", "longer, at most", top)
+    chart = cells(base, "excess_max", "longer at most by, %", top)
     return chart.properties(description=description)
 
 
@@ -36,27 +36,39 @@ def _crossed(rows: Sequence[dict], x: str) -> alt.Chart:
     """Columns of a field, each headed in lines of a word or two."""
     columns = list(dict.fromkeys(r[x] for r in rows))
     title = {"name": "width and depth"}.get(x, x.replace("_", " "))
-    broken = alt.Axis(labelAngle=0, labelExpr=BROKEN)
     return alt.Chart(alt.Data(values=list(rows))).encode(
-        x=alt.X(f"{x}:N", title=title, sort=columns, axis=broken)
+        x=alt.X(f"{x}:N", title=title, sort=columns, axis=broken_axis())
     )
+
+
+def broken_axis() -> alt.Axis:
+    """Labels in small lines of a word or two, so that a dozen stand side by side on a phone."""
+    return alt.Axis(labelAngle=0, labelExpr=BROKEN, labelFontSize=9, labelLineHeight=10)
 
 
 def _side(rows: Sequence[dict], field: str, title: str) -> alt.Y:
     names = list(dict.fromkeys(r[field] for r in rows))
-    return alt.Y(f"{field}:N", title=title, sort=names, axis=alt.Axis(labelLimit=220))
+    return alt.Y(
+        f"{field}:N", title=title, sort=names, axis=alt.Axis(labelExpr="split(datum.label, ', ')")
+    )
 
 
 def cells(base: alt.Chart, value: str, title: str, top: float) -> alt.LayerChart:
     """A heat map with its numbers, in percent; base: with its x and y; top: what is darkest."""
     scale = alt.Scale(scheme="blues", domain=[0, top], clamp=True)
-    legend = alt.Legend(orient="top", format=".0%", gradientLength=140)
+    legend = alt.Legend(orient="top", labelExpr="100 * datum.value", gradientLength=140)
     colour = alt.Color(f"{value}:Q", title=title, scale=scale, legend=legend)
     dark = f"datum['{value}'] > {0.55 * top}"
     ink = alt.condition(dark, alt.value("white"), alt.value("black"))
-    text = alt.Text(f"{value}:Q", format=".0%")
-    numbers = base.mark_text(fontSize=11).encode(text=text, color=ink)
-    return alt.layer(base.mark_rect().encode(color=colour), numbers).properties(height=alt.Step(26))
+    percent = base.transform_calculate(
+        percent=f"100 * datum['{value}']"
+    )  # no sign: cells are small
+    numbers = percent.mark_text(fontSize=11).encode(
+        text=alt.Text("percent:Q", format=".0f"), color=ink
+    )
+    return alt.layer(base.mark_rect().encode(color=colour), numbers).properties(
+        height=alt.Step(30), autosize=FIT_WIDTH
+    )
 
 
 def flops_and_latency(rows: Sequence[dict], description: str) -> alt.LayerChart:
@@ -94,12 +106,13 @@ def equal_flops(rows: Sequence[dict], description: str) -> alt.LayerChart:
         for r in rows
     ]  # fmt: skip
     places = list(dict.fromkeys(r["place"] for r in shown))
-    table = dict(zip(places, PALETTE, strict=False))
+    scale = alt.Scale(domain=places, range=PALETTE[: len(places)])
+    legend = alt.Legend(orient="top", columns=2)  # long names, side by side on a phone
     axis = alt.Axis(labelExpr="split(datum.label, '|')", labelLimit=200)
     base = alt.Chart(alt.Data(values=shown)).encode(
         y=alt.Y("pair:N", title=None, sort=None, axis=axis),
         yOffset=alt.YOffset("place:N", sort=places),
-        color=colours(table, shorthand="place:N"),
+        color=alt.Color("place:N", title=None, scale=scale, legend=legend),
         tooltip=["pair:N", "place:N", alt.Tooltip("ratio:Q", format=".2f")],
     )
     x = alt.X("ratio:Q", title="latency, deep over wide", scale=alt.Scale(zero=False, padding=8))
@@ -108,7 +121,7 @@ def equal_flops(rows: Sequence[dict], description: str) -> alt.LayerChart:
         one.encode(x="one:Q"),
         base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x),
-    ).properties(description=description, height=alt.Step(11))
+    ).properties(description=description, height=alt.Step(11), autosize=FIT_WIDTH)
 
 
 def searched(rows: Sequence[dict], description: str) -> alt.LayerChart:

@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from lmtime import fronts, stats
+from lmtime.config import DEPTHS, WIDTHS, find_encoder, sub_network
 from lmtime.fronts import SURE, Measured, Row, TaskFront
 
 
@@ -15,6 +16,17 @@ def grid(found: Measured) -> list[Row]:
     """Latency rows of the grid of widths and depths, the latest of each, with `n_layers`."""
     latest = {r["name"]: r for r in found.rows if r["width"] is not None}
     return [{**r, "n_layers": len(r["layers"])} for r in latest.values()]
+
+
+def grids(network: str) -> list[Measured]:
+    """Sets with most of the grid, one a place, at one sequence of 128 tokens, own ones first."""
+    full = find_encoder(network)
+    keys = {sub_network(full, w, d).key for d in DEPTHS[network] for w in WIDTHS}
+    found: dict[fronts.Place, Measured] = {}
+    for measured in fronts.measured(network):
+        if measured.place.is_usual and measured.has_most(keys):
+            found.setdefault(measured.place, measured)
+    return list(found.values())
 
 
 def equal_flops(found: Measured, seed: int = 0) -> list[Row]:

@@ -107,6 +107,15 @@ def test_equal_flops_are_paired_and_their_latencies_compared(monkeypatch):
     assert row["low"] <= row["ratio"] <= row["high"] and row["shown"]
 
 
+def test_grids_are_one_a_place_and_whole_ones(monkeypatch):
+    two = grid(device="cpu-2-threads")
+    at_hand(monkeypatch, own=[latency_row("w1 d1"), *two], reference=[*grid(), *two])
+    found = front_facts.grids("bert-base")
+    assert [(s.whose, s.place.device) for s in found] == [
+        ("reference", "cpu-1-thread"), ("this machine", "cpu-2-threads"),
+    ]  # fmt: skip
+
+
 def test_no_difference_is_shown_where_layers_cost_nothing(monkeypatch):
     at_hand(monkeypatch, own=grid(per_layer=0))
     for row in front_facts.equal_flops(fronts.measured("bert-base")[0]):

@@ -61,16 +61,15 @@ def _value(text: str) -> float:
 
 
 def _cells(shown: list[dict], names: list[str], devices: list[str]) -> alt.LayerChart:
-    broken = alt.Axis(labelAngle=0, labelExpr=front_charts.BROKEN)
     base = (
         alt.Chart(alt.Data(values=shown))
         .transform_filter("datum.task == task")
         .encode(
-            x=alt.X("device:N", title=None, sort=devices, axis=broken),
+            x=alt.X("device:N", title=None, sort=devices, axis=front_charts.broken_axis()),
             y=alt.Y("name:N", title="width and depth", sort=names),
         )
     )
-    return front_charts.cells(base, "probability", "on the front in", 1)
+    return front_charts.cells(base, "probability", "on the front in, %", 1)
 
 
 def _derived(found: Mapping[str, Sequence[DeviceFront]]) -> dict[str, str]:
