@@ -14,19 +14,29 @@ TIMED = read_jsonl(REFERENCE / "output_layers.jsonl")
 TRIALS = read_jsonl(REFERENCE / "perplexity.jsonl")
 
 
-def trained(name):
-    config = plans.partitioned(name)
-    fields = ("cutoffs", "tail_widths", "head_rank", "shared_rank")
-    return perplexity.of_layer(TRIALS, **{f: getattr(config, f) for f in fields})
+def change_of(name):
+    """Of perplexity, from torch's partition."""
+    mine, base = (perplexity.of_partition(TRIALS, n) for n in (name, plans.BASELINE))
+    return perplexity.change(mine, base, np.random.default_rng(0))
+
+
+def growth_of(layer):
+    """Power of the hidden size, from 512 on, at 1,024 tokens."""
+    rows = [
+        r for r in TIMED
+        if r["layer"] == layer and r["n_tokens"] == 1024 and r["hidden_size"] >= 512
+    ]  # fmt: skip
+    sizes, medians = (np.array([float(r[c]) for r in rows]) for c in ("hidden_size", "latency_ms"))
+    ends = np.array([(r["latency_ms_low"], r["latency_ms_high"]) for r in rows])
+    assert sizes.max() == 4096
+    return stats.exponent(sizes, medians, ends, np.random.default_rng(0))
 
 
 def test_a_deeper_partition_takes_less_than_a_third_and_is_not_shown_to_be_worse():
     wanted = "six tails", 1024, 1024
     (row,) = [r for r in TIMED if (r["layer"], r["hidden_size"], r["n_tokens"]) == wanted]
     assert row["ratio_high"] < 0.30
-    found = perplexity.change(
-        trained("six tails"), trained(plans.BASELINE), np.random.default_rng(0)
-    )
+    found = change_of("six tails")
     assert found.low <= 0
     assert found.n_seeds >= 2
 
@@ -41,16 +51,17 @@ def test_that_partition_is_the_one_that_the_search_finds():
     assert (found.cutoffs, found.tail_widths) == (best["cutoffs"], best["tail_widths"])
 
 
-@pytest.mark.parametrize("layer", ["four tails", "four tails with a shared projection"])
+@pytest.mark.parametrize(
+    "layer", ["four tails", "four tails with a shared projection", plans.SCALING]
+)
 def test_layers_of_fixed_widths_grow_slower_than_the_hidden_size(layer):
-    rows = [
-        r for r in TIMED
-        if r["layer"] == layer and r["n_tokens"] == 1024 and r["hidden_size"] >= 512
-    ]  # fmt: skip
-    sizes, medians = (np.array([float(r[c]) for r in rows]) for c in ("hidden_size", "latency_ms"))
-    ends = np.array([(r["latency_ms_low"], r["latency_ms_high"]) for r in rows])
-    assert sizes.max() == 4096
-    assert stats.exponent(sizes, medians, ends, np.random.default_rng(0)).high <= 0.7
+    assert growth_of(layer).high <= 0.7
+
+
+def test_one_of_them_is_at_most_two_percent_worse():
+    found = change_of(plans.SCALING)
+    assert found.high <= 0.02
+    assert found.n_seeds >= 2
 
 
 def test_scores_that_are_dropped_leave_little_memory():
