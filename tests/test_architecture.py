@@ -58,7 +58,7 @@ DRAWING = {("timing/breakdown.py", "lmtime.charts")}
 # 5,000 lines held the study of one network; any model, its trace, counts and costs came on top,
 # then output layers of our own, their costs, training and fronts; then the second study, encoders
 # cut to sub-networks, with tasks, training, measuring and search.
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PACKAGE_LINES = 320, 45, 18_000
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PACKAGE_LINES = 320, 45, 18_500
 
 FILES = sorted(ROOT.rglob("*.py"))
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
