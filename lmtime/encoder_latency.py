@@ -28,7 +28,7 @@ NAME = "encoder_latency"
 MAX_SPREAD = 0.25  # interquartile range over the median
 MAX_INTERVAL = 0.10  # of the median, from end to end
 MAX_DRIFT = 0.10  # of the median, from the first half of the rounds to the second
-N_TRIES = 3  # as many rounds again, twice, for what is not steady yet
+N_TRIES = 4  # as many rounds again, thrice, while one is not steady
 Say = Callable[[str], None]
 
 
@@ -161,47 +161,49 @@ def measure(
 ) -> list[dict[str, object]]:
     """One row a configuration of one network and batch, on torch's present threads.
 
-    What the gate refuses is in as many rounds again, up to N_TRIES times in all; rounds that other
-    work disturbed are not kept. `quality` says what the gate refuses in the end.
+    All are in as many rounds again while the gate refuses one, up to N_TRIES times in all; rounds
+    that other work disturbed are not kept. Samples are at the usual pace of the device, see
+    `rounds.paces`. `quality` says what the gate refuses in the end.
     """
     case = group[0]
     config = network_config(case.network)
     tokens = tokens_of(config, case.batch_size, case.seq_len, seed)
     wanted = [(c.engine, c.sub) for c in group]
-    calls = encoder_calls(config, wanted, tokens, device, seed)
+    calls, kinds = encoder_calls(config, wanted, tokens, device, seed), [c.engine for c in group]
     rng, clock = np.random.default_rng(seed), clock_for(device)
-    found: dict[int, _Samples] = {}
-    for again in range(N_TRIES):
-        left = [i for i in range(len(group)) if i not in found or found[i].quality]
-        if not left:
-            break
-        if again:
-            say(f"{len(left)} refused by the quality gate ({found[left[0]].quality}): more rounds")
+    kept: list[np.ndarray] = []
+    for _ in range(N_TRIES):
         before = gates.state(device)
-        kinds = [group[i].engine for i in left]
-        samples = rounds.interleaved([calls[i] for i in left], kinds, clock, n_rounds, rng, say)
+        samples = rounds.interleaved(calls, kinds, clock, n_rounds, rng, say)
         spoilt = gates.verdict(before, gates.state(device), **n_cpus(device))
-        for i, ms in zip(left, samples.T, strict=True):
-            found[i] = _Samples(ms, spoilt) if i not in found else found[i].and_then(ms, spoilt)
-    return [_row(group[i], found[i].ms, found[i].quality, rng) for i in range(len(group))]
+        kept += [] if spoilt else [samples]
+        found = _Rounds(np.concatenate(kept) if kept else samples, "" if kept else spoilt)
+        if not (refused := [reason for reason in found.qualities if reason]):
+            break
+        say(f"{len(refused)} refused by the quality gate ({refused[0]}): more rounds")
+    return [_row(case, found, i, rng) for i, case in enumerate(group)]
 
 
-class _Samples:
-    """Samples of one configuration, and what the gate says of them all."""
+class _Rounds:
+    """Samples of a group, (n_rounds, n_configurations), their paces, and what the gate says."""
 
-    def __init__(self, ms: np.ndarray, spoilt: str) -> None:
-        self.ms, self.spoilt = ms, spoilt
-        self.quality = spoilt or unsteady(ms)
-
-    def and_then(self, ms: np.ndarray, spoilt: str) -> _Samples:
-        """With those of further rounds; disturbed ones stay only while there are no others."""
-        if spoilt:
-            return self
-        return _Samples(ms if self.spoilt else np.concatenate([self.ms, ms]), "")
+    def __init__(self, samples_ms: np.ndarray, spoilt: str) -> None:
+        self.paces = rounds.paces(samples_ms)
+        self.at_usual_pace_ms = samples_ms / self.paces
+        restless = spoilt or _restless(self.paces)
+        self.qualities = [restless or unsteady(column) for column in self.at_usual_pace_ms.T]
 
 
-def _row(case: Case, samples: np.ndarray, quality: str, rng: np.random.Generator) -> dict:
-    samples_ms = [round(float(ms), 4) for ms in samples]
+def _restless(paces: np.ndarray) -> str:
+    """Empty, or why the device's pace spoils a group. paces: (n_rounds, n_configurations)."""
+    p25, p75 = np.quantile(np.median(paces, axis=1), (0.25, 0.75))
+    if p75 - p25 > MAX_SPREAD:
+        return f"the pace of the device spreads over {100 * (p75 - p25):.0f} %"
+    return ""
+
+
+def _row(case: Case, found: _Rounds, i: int, rng: np.random.Generator) -> dict:
+    samples_ms = [round(float(ms), 4) for ms in found.at_usual_pace_ms[:, i]]
     summary = stats.summarise(np.array(samples_ms), rng)
     config = case.sub.config(network_config(case.network))
     part = part_of(case.network, case.sub)
@@ -220,10 +222,11 @@ def _row(case: Case, samples: np.ndarray, quality: str, rng: np.random.Generator
         "latency_ms_high": summary.high,
         "n": summary.n,
         "samples_ms": samples_ms,
+        "paces": [round(float(pace), 4) for pace in found.paces[:, i]],
         "throughput_per_s": throughput_per_s(case.batch_size, summary.median),
         "flops": config.flops(case.batch_size, case.seq_len),
         "parameters": config.parameters,
-        "quality": quality,
+        "quality": found.qualities[i],
     }
 
 

@@ -15,10 +15,10 @@ from lmtime.encoder_plans import TINY, Case, first_layers, network_config
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder
 from lmtime.study import alone_in
-from lmtime.timing import gates
+from lmtime.timing import gates, rounds
 from lmtime.timing.conditions import device_folder, threads
 from lmtime.timing.encoder_calls import encoder_calls, tokens_of
-from lmtime.timing.rounds import HOT_MS, SLOW_MS, interleaved
+from lmtime.timing.rounds import HOT_MS, MIN_OTHERS, SLOW_MS, interleaved, paces
 
 NARROW = SubNetwork((0, 2), (2, 1), (40, 10))
 PLAN = [
@@ -26,6 +26,9 @@ PLAN = [
     for batch in (1, 2)
     for sub in (first_layers(TINY, 2), NARROW)
     for engine in encoder_plans.ENGINES
+]
+PLAN_OF_EIGHT = [
+    Case("torch", TINY, SubNetwork((0,), (1,), (width,)), 1, 8) for width in range(1, 9)
 ]
 
 
@@ -125,6 +128,28 @@ def test_what_a_device_does_later_is_part_of_the_call():
     assert interleaved(
         [enqueue], ["torch"], clock, 20, np.random.default_rng(0)
     ).mean() == pytest.approx(5.0)
+
+
+# The pace of a shared device
+
+
+def test_a_pace_that_all_steps_share_is_found_whatever_they_take():
+    slow = np.array([1.0, 1.5, 1.0, 0.8, 1.0])
+    samples = np.outer(slow, [3.0, 70.0, 9.0, 200.0, 1.0, 14.0])
+    np.testing.assert_allclose(paces(samples), np.outer(slow, np.ones(6)))
+
+
+def test_no_step_speaks_for_itself():
+    """One that is slow alone keeps its samples: its own deviation is no pace."""
+    samples = np.tile(np.arange(1.0, 7.0), (5, 1))
+    samples[2, 3] *= 2
+    assert paces(samples)[2, 3] == 1
+    np.testing.assert_allclose(paces(samples), 1)
+
+
+def test_too_few_steps_tell_no_pace():
+    slow = np.outer([1.0, 2.0, 1.0], np.ones(MIN_OTHERS))
+    assert (paces(slow) == 1).all()
 
 
 # The gate
@@ -270,7 +295,7 @@ def rows_text(results):
     return next(results.glob("*/encoder_latency.jsonl")).read_text().splitlines()
 
 
-def test_what_is_refused_is_in_more_rounds_then_marked_then_tried_anew(results, monkeypatch):
+def test_while_one_is_refused_all_are_in_more_rounds_then_it_is_marked(results, monkeypatch):
     seen = []
 
     def unsteady(samples):
@@ -278,15 +303,32 @@ def test_what_is_refused_is_in_more_rounds_then_marked_then_tried_anew(results, 
         return next(answers)
 
     monkeypatch.setattr(encoder_latency, "unsteady", unsteady)
-    answers = iter(["", "noisy", "noisy", "noisy", "", "noisy"])
+    answers = iter(["", "noisy", "", *["", "", ""]])
     (rows,) = run(PLAN[:3])
-    assert seen == [6, 6, 6, 12, 12, 18], "two that failed are in more rounds, then one"
-    assert [r["quality"] for r in rows] == ["", "noisy", ""]
-    assert [r["n"] for r in rows] == [6, 18, 12]
+    assert seen == [6] * 3 + [12] * 3
+    assert [(r["quality"], r["n"]) for r in rows] == [("", 12)] * 3
+    answers = iter(["noisy", "", ""] * encoder_latency.N_TRIES)
+    (rows,) = run([case._replace(seq_len=9) for case in PLAN[:3]])
+    assert [(r["quality"], r["n"]) for r in rows[3:]] == [("noisy", 24), ("", 24), ("", 24)]
     answers = iter([""])
-    (rows,) = run(PLAN[:3])
-    assert [r["quality"] for r in rows] == ["", "", ""]
-    assert [r["n"] for r in rows] == [6, 12, 6]
+    (rows,) = run([case._replace(seq_len=9) for case in PLAN[:3]])
+    assert sorted(r["n"] for r in rows if r["seq_len"] == 9) == [6, 24, 24], "the marked one anew"
+
+
+def test_samples_are_at_the_usual_pace(results, monkeypatch):
+    slow = np.array([1.0, 1.0, 1.2, 1.0, 1.3, 1.0])
+    raw = np.outer(slow, np.arange(10.0, 18.0))
+    monkeypatch.setattr(rounds, "interleaved", lambda *_: raw)
+    (rows,) = run(PLAN_OF_EIGHT)
+    assert [r["samples_ms"] for r in rows] == [[ms] * 6 for ms in np.arange(10.0, 18.0)]
+    assert all(r["paces"] == slow.tolist() for r in rows)
+
+
+def test_a_restless_device_spoils_the_whole_group(results, monkeypatch):
+    raw = np.outer([1.0, 1.0, 1.6, 1.6, 1.0, 1.6], np.arange(10.0, 18.0))
+    monkeypatch.setattr(rounds, "interleaved", lambda *_: raw)
+    (rows,) = run(PLAN_OF_EIGHT)
+    assert all("pace of the device spreads over 46 %" in r["quality"] for r in rows)
 
 
 def test_other_work_spoils_the_whole_group(results, monkeypatch):

@@ -13,6 +13,9 @@ SLOW_MS = 1_000.0  # a step above it is called once to warm it up, others twice
 HOT_MS = 50.0  # below it weights may stay in the cache from call to call
 
 
+MIN_OTHERS = 4  # steps that must tell how slow a round was
+
+
 def interleaved(
     steps: Sequence[Step],
     kinds: Sequence[str],
@@ -49,3 +52,19 @@ def _order(kinds: Sequence[str], rng: np.random.Generator) -> Iterator[tuple[int
         own = np.flatnonzero([kind == names[k] for kind in kinds])
         for place, i in enumerate(rng.permutation(own)):
             yield int(i), place == 0 and len(names) > 1
+
+
+def paces(samples_ms: np.ndarray) -> np.ndarray:
+    """How slow the device was when each sample was taken, (n_rounds, n_steps), 1 in the median.
+
+    On a shared machine all steps of some rounds are slow together. What the other steps of a round
+    took over their own medians, in the median, is its pace: no step speaks for itself. A sample
+    divided by it is what the step takes at the usual pace. Ones where the others are too few.
+    """
+    n_steps = samples_ms.shape[1]
+    if n_steps <= MIN_OTHERS:
+        return np.ones_like(samples_ms)
+    relative = samples_ms / np.median(samples_ms, axis=0)
+    others = [np.delete(relative, i, axis=1) for i in range(n_steps)]
+    found = np.stack([np.median(columns, axis=1) for columns in others], axis=1)
+    return found / np.median(found, axis=0)
