@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -24,7 +25,7 @@ Batch = Annotated[int, typer.Option("--batch-size", help="Sequences in a call.")
 Length = Annotated[int, typer.Option("--seq-len", help="Tokens of a sequence.")]
 MaxLatency = Annotated[Optional[float], typer.Option(help="The most that it may take.")]
 MinScore = Annotated[Optional[float], typer.Option(help="The least points that it must have.")]
-Seed = Annotated[int, typer.Option(help="Of weights, order and search.")]
+Seed = Annotated[int, typer.Option(help="Of the super-network's training.")]
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
 
 DEVICE, MINILM = "cpu-1-thread", "minilm-l6"
@@ -109,6 +110,7 @@ def search(
         typer.Option(help="Shared by workers: a journal file, or an Optuna database URL."),
     ] = None,
     seed: Seed = 0,
+    search_seed: Annotated[int, typer.Option(help="Of the search: one a worker.")] = 0,
     json_to: Json = None,
 ) -> None:
     """Search heads, widths and depth layer by layer, and measure the front that is found."""
@@ -119,7 +121,7 @@ def search(
     place = Place(device, engine, batch_size, seq_len)
     job = supernets.Job(network, task, seed)
     budget = _budget(max_latency_ms, min_score)
-    plan = searches.Plan(job, place, evaluations, examples, storage=storage)
+    plan = searches.Plan(job, place, evaluations, examples, storage=storage, seed=search_seed)
     with terminal.progress() as tell:
         doc = searches.search_document(plan, budget, command=command_line(), say=tell)
     emit(doc, json_to, terminal.print_search)
@@ -169,11 +171,13 @@ def export(
     from lmtime import exports, supernets
     from lmtime.config import find_encoder
     from lmtime.fronts import Place
+    from lmtime.timing.conditions import provenance
 
     sub = exports.named(sub_network, find_encoder(network))
     job = supernets.Job(network, task, seed)
     done = exports.export(job, sub, out, Place(device), with_onnx=onnx)
-    doc = document("pareto export", {}, [done.card], folder=str(done.folder))
+    conditions = asdict(provenance(command_line(), "cuda" if device == "cuda" else "cpu"))
+    doc = document("pareto export", conditions, [done.card], folder=str(done.folder))
     emit(doc, json_to, lambda found: say(exports.in_words(found)))
 
 

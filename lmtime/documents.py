@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -26,8 +27,9 @@ def require_folder(*paths: str | Path | None) -> None:
 
 
 def command_line() -> str:
-    """The command as it was typed, for the provenance."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """The command as it was typed, for the provenance; without the password of a database."""
+    shown = [re.sub(r"(://[^:/\s]+):\S*@", r"\1:***@", part) for part in sys.argv[1:]]
+    return shlex.join([Path(sys.argv[0]).name, *shown])
 
 
 def say(text: str) -> None:

@@ -123,26 +123,32 @@ def _run_missing(
             say(f"{title}: already measured")
             continue
         say(f"{title}: {len(missing)} configurations")
-        conditions = _conditions(command, device, n)
+        conditions = _conditions(command, device, n, {case.engine for case in missing})
         rows = measure(missing, device=device, n_rounds=n, say=say)
         _save(path, rows, conditions)
 
 
-def _conditions(command: str, device: str, n_rounds: int) -> Provenance:
+def _conditions(command: str, device: str, n_rounds: int, engines: set[str]) -> Provenance:
     notes = {"n_rounds": n_rounds, "max_spread": MAX_SPREAD, "max_drift": MAX_DRIFT}
     notes |= {"slow_ms": rounds.SLOW_MS, "hot_ms": rounds.HOT_MS}
     found = provenance(command, device, load_average=load_average(), notes=notes)
-    more = {} if device == "cuda" else {"onnxruntime": version("onnxruntime")}
+    more = {name: version(name) for name in engines - {"torch"}}
     return dataclasses.replace(found, versions=found.versions | more)
 
 
 def _save(path: Path, rows: list[dict], conditions: Provenance) -> None:
-    """Conditions first, then all rows of a group at once, in place of what there was of them."""
+    """Conditions first, then all rows of a group at once, in place of what there was of them.
+
+    A row that may be used is not given up for one that may not.
+    """
     append_jsonl(path.parent / "provenance.jsonl", [dataclasses.asdict(conditions)])
     facts = {"run_id": conditions.run_id, "device": device_called(conditions.n_threads)}
     facts |= {"device_name": conditions.device_name, "n_threads": conditions.n_threads}
+    there = read_jsonl(path)
+    good = {_identity(row) for row in there if not row["quality"]}
+    rows = [row for row in rows if not row["quality"] or _identity(row) not in good]
     new = {_identity(row) for row in rows}
-    kept = [row for row in read_jsonl(path) if _identity(row) not in new]
+    kept = [row for row in there if _identity(row) not in new]
     write_jsonl(path, [*kept, *(facts | row for row in rows)])
 
 

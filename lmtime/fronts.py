@@ -7,7 +7,7 @@ authors published for BERT-base. Nothing is measured here, and torch is not impo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from lmtime import published_scores, tasks
@@ -104,17 +104,7 @@ def task_front(
     scored, scores_of = scores(task, network)
     timed, latencies_of = latencies(network, place, keys_of(scored))
     table = front_table(timed, scored, budget=budget or Budget(), n_resamples=n_resamples)
-    if scores_of == PUBLISHED_BY:
-        table = _as_published(table, scored)
     return TaskFront(task, network, place, table, latencies_of, timed[0]["device_name"], scores_of)
-
-
-def _as_published(table: FrontTable, scored: list[Row]) -> FrontTable:
-    """Scores with the digits that were published: the samples that stand for them are shares."""
-    scores = {row["name"]: row["score"] for row in scored}
-    rows = tuple(row | {"score": scores[row["name"]]} for row in table.rows)
-    nearest = tuple(row | {"score": scores[row["name"]]} for row in table.nearest)
-    return replace(table, rows=rows, nearest=nearest)
 
 
 def all_fronts(network: str, *, n_resamples: int = N_RESAMPLES) -> list[TaskFront]:
@@ -187,10 +177,16 @@ def published_rows(task: str) -> list[Row]:
             **sub_network(full, score.width, score.depth).fields(),
             "metric": score.metric,
             "score": score.score,
-            "samples": score.samples(),
+            "samples": _with_mean(score.samples(), score.score),
         }
         for score in published_scores.dynabert(task)
     ]
+
+
+def _with_mean(samples: list[float], mean: float) -> list[float]:
+    """Moved so that their mean has the digits that were published: they are shares of examples."""
+    moved = mean - sum(samples) / len(samples)
+    return [sample + moved for sample in samples]
 
 
 def latencies(network: str, place: Place, keys: Collection[str] = ()) -> tuple[list[Row], str]:

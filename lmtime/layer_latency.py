@@ -14,14 +14,14 @@ import numpy as np
 
 from lmtime import encoder_latency, fronts
 from lmtime.config import DEPTHS, WIDTHS, EncoderConfig, SubNetwork
-from lmtime.encoder_latency import Say
+from lmtime.encoder_latency import Say, device_called
 from lmtime.encoder_plans import Case, network_config
 from lmtime.errors import UsageError
 from lmtime.fronts import Place, Row
 from lmtime.pareto.predictor import LatencyPredictor, design
 from lmtime.pareto.space import GridSpace, LayerSpace
 from lmtime.records import document, read_jsonl
-from lmtime.timing.conditions import find_device
+from lmtime.timing.conditions import device_name, find_device, n_cpus
 
 N_DESIGN, N_HELD_OUT = 40, 30  # sub-networks that the predictor is fitted on, and judged by
 
@@ -82,6 +82,11 @@ def measure(
 def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str, say: Say) -> Path:
     """Those that have no usable row with as many samples; the file of the rows."""
     cuda = place.device == "cuda"
+    if cuda and place.engine != "torch":
+        raise UsageError(f"{place.engine} is measured on CPUs: choose torch on a GPU")
+    usable = n_cpus("cpu")["n_cpus"]
+    if not cuda and usable and threads_of(place.device) > usable:
+        raise UsageError(f"device {place.device}: this process may use {usable} CPUs, no more")
     (path,) = encoder_latency.run_missing(
         cases,
         device=find_device("cuda" if cuda else "cpu"),
@@ -124,12 +129,9 @@ class Judged:
 
 def judged_predictor(network: str, place: Place) -> Judged:
     """Fitted on the rows of the design at hand, judged by the rows held out."""
-    rows, _ = fronts.latencies(network, place)
-    measured = {SubNetwork.of_row(row).key: row["latency_ms"] for row in rows}
-    fitted, others = (
-        [case.sub for case in cases if case.sub.key in measured]
-        for cases in designed(network, place)
-    )
+    wanted = designed(network, place)
+    measured = _latencies_here(network, place)
+    fitted, others = ([c.sub for c in cases if c.sub.key in measured] for cases in wanted)
     if len(fitted) < N_DESIGN // 2 or not others:
         raise UsageError(
             f"{len(fitted)} of the {N_DESIGN} sub-networks that a predictor of {network} is "
@@ -141,9 +143,20 @@ def judged_predictor(network: str, place: Place) -> Judged:
     return Judged(predictor, errors.relative)
 
 
+def _latencies_here(network: str, place: Place) -> dict[str, float]:
+    """Key -> ms of all that was measured on a device of this machine's name."""
+    here = device_name("cuda" if place.device == "cuda" else "cpu")
+    return {
+        SubNetwork.of_row(row).key: row["latency_ms"]
+        for found in fronts.measured(network)
+        if (found.place, found.device_name) == (place, here)
+        for row in found.rows
+    }
+
+
 def threads_of(device: str) -> int:
     """Threads of a device of a CPU, as in `cpu-2-threads`."""
-    parts = device.split("-")
-    if len(parts) != 3 or parts[0] != "cpu" or not parts[1].isdigit() or int(parts[1]) < 1:
+    n = device.split("-")[1] if device.startswith("cpu-") else ""
+    if not n.isdigit() or device != device_called(int(n)) or int(n) < 1:
         raise UsageError(f"device {device!r}: choose cuda, cpu-1-thread, cpu-2-threads and so on")
-    return int(parts[1])
+    return int(n)

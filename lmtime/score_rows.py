@@ -59,3 +59,24 @@ def values(kept: str | Sequence[float]) -> np.ndarray:
 def largest_class(row: Row) -> float:
     """Points of accuracy of one answer for every example, the most frequent label."""
     return float(100 * np.bincount(values(row["labels"])).max() / row["n_examples"])
+
+
+def described(
+    name: str,
+    width: float | None,
+    depth: float | None,
+    sub: SubNetwork,
+    config: EncoderConfig,
+) -> Row:
+    """The fields that say what a row is of."""
+    shape = {field: list(values) for field, values in sub.fields().items()}
+    return {"name": name, "width": width, "depth": depth, **shape} | {
+        "parameters": sub.config(config).parameters
+    }
+
+
+def digits(values: np.ndarray) -> str | list[float]:
+    """Classes as one digit each; numbers as they are."""
+    if np.issubdtype(values.dtype, np.integer):
+        return "".join(map(str, values))
+    return [round(float(value), 4) for value in values]

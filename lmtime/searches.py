@@ -8,10 +8,11 @@ then measured, and prediction and measurement stand side by side in `encoder_sea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
+from filelock import FileLock
 
 from lmtime import fronts, supernets, tasks
 from lmtime.config import SubNetwork
@@ -24,10 +25,12 @@ from lmtime.models.checkpoint import WEIGHTS, load_encoder
 from lmtime.models.encoder import Encoder
 from lmtime.models.finetuning import evaluate
 from lmtime.pareto.claims import Claims
-from lmtime.pareto.dominance import constrained_front
+from lmtime.pareto.dominance import constrained_front, non_dominated
 from lmtime.pareto.front import Budget
+from lmtime.pareto.predictor import LatencyPredictor
 from lmtime.pareto.search import Found, Objectives, search
 from lmtime.records import append_jsonl, document
+from lmtime.sources import file_sha256
 from lmtime.timing.conditions import load_average, provenance
 
 NAME = fronts.SEARCH
@@ -74,7 +77,8 @@ class Scorer:
 class Plan:
     """A search. n_examples: the most of either half of the development set.
 
-    n_rounds: of the measurement at the end. storage: shared by workers, see `pareto.claims`.
+    n_rounds: of the measurement at the end. storage: shared by workers, see `pareto.claims`; where
+    there is none, a journal beside the super-network: a search that broke off goes on.
     """
 
     job: supernets.Job
@@ -83,14 +87,19 @@ class Plan:
     n_examples: int | None = None
     n_rounds: int = 15
     storage: str | None = None
+    seed: int = 0  # of the search: workers of one storage take different ones
 
     def claims(self) -> Claims | None:
-        """What the workers of this search share."""
-        if self.storage is None:
-            return None
-        job, place = self.job, "-".join(map(str, astuple(self.place)))
-        study = f"{job.network}-{job.task}-{job.seed}-{place}"
-        return Claims(self.storage, study, DIRECTIONS)
+        """What the workers of this search share: scores of this super-network on these examples."""
+        trained = file_sha256(self.job.folder / WEIGHTS)[:12]
+        parts = (self.job.task, trained, self.n_examples or "all", *astuple(self.place))
+        study = "-".join(map(str, parts))
+        try:
+            return Claims(self.storage or self.job.folder / "search.journal", study, DIRECTIONS)
+        except UsageError:
+            if self.storage is not None:
+                raise
+            return None  # Optuna is not installed: nothing is kept until the end
 
 
 def run(plan: Plan, *, command: str, say: Say = lambda text: None) -> tuple[Row, list[Row]]:
@@ -109,9 +118,10 @@ def run(plan: Plan, *, command: str, say: Say = lambda text: None) -> tuple[Row,
         layer_space(plan.job.network),
         Objectives(DIRECTIONS, values, claims=plan.claims()),
         n_evaluations=plan.n_evaluations,
-        seed=plan.job.seed,
+        seed=plan.seed,
         say=say,
     )
+    found = _repriced(found, judged.predictor)
     members = [sub for sub, _ in found.front()]
     say(f"measuring the {len(members)} sub-networks of the front")
     cases = [case_of(plan.job.network, sub, plan.place) for sub in members]
@@ -120,14 +130,23 @@ def run(plan: Plan, *, command: str, say: Say = lambda text: None) -> tuple[Row,
     return _kept(plan, found, judged, scores, command)
 
 
+def _repriced(found: Found, predictor: LatencyPredictor) -> Found:
+    """With latencies by this predictor, where an earlier or another worker's told them."""
+    values = found.values.copy()
+    values[:, 0] = [predictor.predict(sub) for sub in found.sub_networks]
+    on_front = non_dominated(values, list(DIRECTIONS.values()))
+    return replace(found, values=values, on_front=on_front)
+
+
 def _kept(
     plan: Plan, found: Found, judged: Judged, held_out: dict[str, float], command: str
 ) -> tuple[Row, list[Row]]:
     """Conditions first, then a row for every sub-network that was scored."""
     notes = {"median_error_held_out": judged.median_error, "n_held_out": len(judged.errors)}
-    notes |= {"predictor": judged.predictor.to_dict(), "n_evaluations": found.n_evaluations}
+    notes |= {"predictor": judged.predictor.to_dict(), "n_scored": len(found.values)}
     notes |= {"space_size": str(layer_space(plan.job.network).size)}
-    run = asdict(provenance(command, "cpu", load_average=load_average(), notes=notes))
+    device = "cuda" if plan.place.device == "cuda" else "cpu"
+    run = asdict(provenance(command, device, load_average=load_average(), notes=notes))
     own = {"run_id": run["run_id"], "network": plan.job.network, "task": plan.job.task}
     own |= {"seed": plan.job.seed, **asdict(plan.place)}
     measured = {
@@ -140,8 +159,9 @@ def _kept(
         )
     ]
     path = plan.job.path.parent / f"{NAME}.jsonl"
-    append_jsonl(path.parent / "provenance.jsonl", [run])
-    append_jsonl(path, rows)
+    with FileLock(path.parent / ".search.lock"):
+        append_jsonl(path.parent / "provenance.jsonl", [run])
+        append_jsonl(path, rows)
     return run, sorted((r for r in rows if r["on_front"]), key=lambda r: r["predicted_ms"])
 
 
@@ -169,27 +189,21 @@ def _row(
 def search_document(
     plan: Plan, budget: Budget, *, command: str, say: Say = lambda text: None
 ) -> Row:
-    """The JSON document of a search: the rows of its front within the budget, as measured."""
+    """The JSON document of a search: the rows of its front within the budget, as measured.
+
+    The budget's score is that of the examples that nothing was chosen by.
+    """
     conditions, rows = run(plan, command=command, say=say)
     usable = [r for r in rows if r["latency_ms"] is not None]
-    points = np.array([(r["latency_ms"], r["score"]) for r in usable]).reshape(-1, 2)
+    if not usable:
+        raise RuntimeError(
+            "no sub-network of the front could be measured: end other work, try again"
+        )
+    points = np.array([(r["latency_ms"], r["score_held_out"]) for r in usable])
     kept = constrained_front(points, list(DIRECTIONS.values()), budget.limits())
     if not kept.feasible:
-        raise UsageError(_nothing_within(budget, [usable[i] for i in kept.least_violation]))
-    within = [row for row, of in zip(usable, _within(points, budget), strict=True) if of]
+        nearest = usable[kept.least_violation[0]]
+        raise budget.refusal(nearest | {"score": nearest["score_held_out"]})
+    excess = sum(limit.excess(points) for limit in budget.limits())
+    within = [row for row, over in zip(usable, excess, strict=True) if over == 0]
     return document("pareto search", conditions, within, task=plan.job.task, **asdict(plan.place))
-
-
-def _within(points: np.ndarray, budget: Budget) -> np.ndarray:
-    """(n,) bool: which points (latency, score) keep the budget."""
-    return (points[:, 0] <= budget.max_latency_ms) & (points[:, 1] >= budget.min_score)
-
-
-def _nothing_within(budget: Budget, nearest: list[Row]) -> str:
-    if not nearest:
-        return "no sub-network of the front could be measured: end other work, try again"
-    row = nearest[0]
-    return (
-        f"no sub-network that was found keeps {budget}: the nearest is {row['name']} with "
-        f"{row['latency_ms']:.4g} ms and {row['score']:.4g} points, so ask for no less"
-    )

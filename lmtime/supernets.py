@@ -25,7 +25,6 @@ from lmtime.config import (
     DEPTHS,
     WIDTHS,
     EncoderConfig,
-    SubNetwork,
     find_encoder,
     name_of,
     sub_network,
@@ -34,7 +33,7 @@ from lmtime.config import (
 from lmtime.errors import UsageError
 from lmtime.metrics import score, score_interval
 from lmtime.models.batches import TOKENIZER, Tokenised, batches, tokenise
-from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
+from lmtime.models.checkpoint import WEIGHTS, load_encoder, minilm_folder, save_encoder
 from lmtime.models.encoder import Encoder
 from lmtime.models.finetuning import (
     DepthSchedule,
@@ -48,7 +47,8 @@ from lmtime.models.finetuning import (
 from lmtime.models.progress import Checkpoint, Progress
 from lmtime.models.supernet import importance, rewire
 from lmtime.records import append_jsonl, read_jsonl, results_root, write_jsonl
-from lmtime.score_rows import FINE_TUNED
+from lmtime.score_rows import FINE_TUNED, described, digits
+from lmtime.sources import file_sha256
 from lmtime.tasks import Examples, LabelledText
 from lmtime.timing.conditions import device_folder, load_average, provenance
 
@@ -119,21 +119,26 @@ class Job:
 
     def __post_init__(self) -> None:
         find_encoder(self.network)
-        if self.weights is None and self.network != NETWORK:
-            raise UsageError(
-                f"no weights of {self.network} come with the package: give a folder that has some"
-            )
 
     @property
     def source(self) -> Path:
         """The folder of the weights; MiniLM's own where none was given."""
+        if self.weights is None and self.network != NETWORK:
+            raise UsageError(
+                f"no weights of {self.network} come with the package: give a folder that has some"
+            )
         return self.weights or minilm_folder()
 
     @property
     def folder(self) -> Path:
-        """Where the super-network of this machine is kept, as `load_encoder` reads it."""
+        """Where the super-network of this machine is kept, as `load_encoder` reads it.
+
+        One that was trained on another number of threads is the same.
+        """
         name = f"{self.network}-{self.task}-{self.seed}"
-        return results_root() / device_folder("cpu") / "supernets" / name
+        there = sorted(results_root().glob(f"*/supernets/{name}/{WEIGHTS}"))
+        own = results_root() / device_folder("cpu") / "supernets" / name
+        return own if own / WEIGHTS in there or not there else there[0].parent
 
     @property
     def path(self) -> Path:
@@ -156,10 +161,10 @@ class Trained:
 
 def run(job: Job, budget: Budget, *, command: str, say: Say = lambda text: None) -> Path:
     """Train and judge, unless there are rows of as long a training; the file of the rows."""
-    text = tasks.load(job.task)
+    text, weights = tasks.load(job.task), file_sha256(job.source / WEIGHTS)
     job.folder.mkdir(parents=True, exist_ok=True)
     with FileLock(job.folder / ".lock"):
-        if _stands(job, budget.n_examples(len(text.train))):
+        if _stands(job, budget.n_examples(len(text.train)), text.sha256, weights):
             say(f"{job.folder.name}: already trained")
             return job.path
         load = load_average()
@@ -172,10 +177,10 @@ def run(job: Job, budget: Budget, *, command: str, say: Say = lambda text: None)
             "cpu",
             corpus={"name": text.name, "sha256": text.sha256, "note": text.note},
             load_average=load,
-            notes=_notes(trained, budget, len(text.train)),
+            notes=_notes(trained, budget, len(text.train)) | {"weights_sha256": weights},
         )
-        _replace(job, judged, dataclasses.asdict(conditions))
         _keep(trained, job)
+        _replace(job, judged, dataclasses.asdict(conditions))
     return job.path
 
 
@@ -190,6 +195,7 @@ def train(job: Job, text: LabelledText, budget: Budget, *, say: Say = lambda tex
     """All stages, from where they stand in the job's folder."""
     data = tokenise(job.source, _part(text.train, budget.n_train, job.seed))
     network = load_encoder(job.source, n_classes=text.n_classes, seed=job.seed)
+    _require_same(network.config, find_encoder(job.network), job)
     of: list[object] = [text.sha256, str(job.source), job.seed, budget.n_train]
     stages: dict[str, Progress] = {}
 
@@ -214,6 +220,16 @@ def train(job: Job, text: LabelledText, budget: Budget, *, say: Say = lambda tex
     return Trained(network, teacher, stages)
 
 
+def _require_same(found: EncoderConfig, wanted: EncoderConfig, job: Job) -> None:
+    """Refuse weights of another network than the one that was named."""
+    for name in ("hidden_size", "head_size", "heads", "ffn_sizes"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise UsageError(
+                f"{job.source} is no {job.network}: its {name} is {getattr(found, name)}, not "
+                f"{getattr(wanted, name)}"
+            )
+
+
 def _part(examples: Examples, n: int | None, seed: int = 0) -> Examples:
     """All, or n of them that the seed draws, in their order."""
     rows = np.sort(np.random.default_rng(seed).permutation(len(examples))[:n])
@@ -230,9 +246,9 @@ def judge(trained: Trained, metric: str, dev: Tokenised, depths: tuple[Fraction,
         *evaluate(trained.network, dev, subs),
     ]
     what = [
-        _described(FINE_TUNED, None, None, whole_network(config), config),
+        described(FINE_TUNED, None, None, whole_network(config), config),
         *(
-            _described(name_of(width, depth), float(width), float(depth), sub, config)
+            described(name_of(width, depth), float(width), float(depth), sub, config)
             for (depth, width), sub in zip(grid, subs, strict=True)
         ),
     ]
@@ -243,29 +259,9 @@ def judge(trained: Trained, metric: str, dev: Tokenised, depths: tuple[Fraction,
             row
             | {"metric": metric, "score": round(score(metric, dev.labels, guess), 4)}
             | {"score_low": round(low, 4), "score_high": round(high, 4), "n_examples": len(dev)}
-            | {"labels": _digits(dev.labels), "predicted": _digits(guess)}
+            | {"labels": digits(dev.labels), "predicted": digits(guess)}
         )
     return rows
-
-
-def _described(
-    name: str,
-    width: float | None,
-    depth: float | None,
-    sub: SubNetwork,
-    config: EncoderConfig,
-) -> Row:
-    shape = {field: list(values) for field, values in sub.fields().items()}
-    return {"name": name, "width": width, "depth": depth, **shape} | {
-        "parameters": sub.config(config).parameters
-    }
-
-
-def _digits(values: np.ndarray) -> str | list[float]:
-    """Classes as one digit each; numbers as they are."""
-    if np.issubdtype(values.dtype, np.integer):
-        return "".join(map(str, values))
-    return [round(float(value), 4) for value in values]
 
 
 def _notes(trained: Trained, budget: Budget, n_train: int) -> dict[str, object]:
@@ -277,12 +273,17 @@ def _notes(trained: Trained, budget: Budget, n_train: int) -> dict[str, object]:
     }
 
 
-def _stands(job: Job, least: int) -> bool:
-    """Whether there are rows of this training, or of a longer one; least: examples trained on."""
+def _stands(job: Job, least: int, text: str, weights: str) -> bool:
+    """Whether there is this training, or a longer one of the same text and weights, with its rows.
+
+    least: examples trained on. text, weights: hashes.
+    """
     runs = {row["run_id"] for row in read_jsonl(job.path) if job.has(row)}
-    return any(
-        row["run_id"] in runs and row["notes"]["examples_trained"] >= least
+    return (job.folder / WEIGHTS).is_file() and any(
+        row["notes"]["examples_trained"] >= least
+        and (row["corpus"]["sha256"], row["notes"].get("weights_sha256")) == (text, weights)
         for row in read_jsonl(job.path.parent / "provenance.jsonl")
+        if row["run_id"] in runs
     )
 
 

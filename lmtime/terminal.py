@@ -211,7 +211,7 @@ def print_search(doc: dict) -> None:
     _output(table)
     notes = doc["provenance"]["notes"]
     _output(
-        f"{notes['n_evaluations']} of {int(notes['space_size']):,} sub-networks were scored, each "
+        f"{notes['n_scored']} of {int(notes['space_size']):,} sub-networks were scored, each "
         f"once. Score: of the half of the development set that they were chosen by; unseen: of the "
         f"other half."
     )

@@ -20,6 +20,7 @@ from transformers import (
 
 from lmtime.config import EncoderConfig, SubNetwork, sub_network, whole_network
 from lmtime.errors import UsageError
+from lmtime.models import checkpoint
 from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
 from lmtime.models.encoder import Encoder, Masks, cut
 
@@ -194,6 +195,13 @@ def test_eight_heads_of_bert_keep_their_width():
     assert layer.head_size == 64
 
 
+def test_nothing_relies_on_what_transformers_took_out():
+    """Case no-prune-heads: version 5 prunes no heads and takes no head masks."""
+    package = Path(checkpoint.__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    assert not any("prune_heads" in text or "head_mask=" in text for text in texts)
+
+
 def test_padding_changes_nothing():
     encoder = random_encoder()
     tokens, mask, types = batch()
@@ -230,6 +238,11 @@ def damaged(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\xff" * 100)
 
 
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -252,6 +265,8 @@ def settings_of(**changes):
     ("harm", "says"),
     [
         (damaged, "damaged"),
+        (truncated, "damaged"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b""), "damaged"),
         (pickled, "pytorch_model.bin is pickled and never read"),
         (without_a_tensor, r"lacks layers\.1\.key\.weight"),
         (lambda folder: (folder / "config.json").unlink(), "is no checkpoint"),
@@ -266,6 +281,29 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path, harm, says):
     harm(tmp_path)
     with pytest.raises(UsageError, match=says):
         load_encoder(tmp_path)
+
+
+def test_names_of_tensorflow_and_sixteen_bits_are_read(tmp_path):
+    bert(tmp_path, "bert")
+    wanted = load_encoder(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    old = {n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t.half()
+           for n, t in tensors.items()}  # fmt: skip
+    save_file(old, tmp_path / "model.safetensors")
+    found = load_encoder(tmp_path)
+    assert found.norm.weight.dtype == torch.float32
+    assert (found.norm.weight - wanted.norm.weight).abs().max() < 1e-2
+
+
+def test_a_classifier_behind_a_layer_of_its_own_is_left_out(tmp_path):
+    """DistilBERT's: read alone, it would give wrong logits without a word."""
+    bert(tmp_path, "distilbert")
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = {f"distilbert.{n}": t for n, t in tensors.items()}
+    tensors |= {"pre_classifier.weight": torch.ones(12, 12), "pre_classifier.bias": torch.ones(12)}
+    tensors |= {"classifier.weight": torch.ones(2, 12), "classifier.bias": torch.ones(2)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert (load_encoder(tmp_path).classifier.bias == 0).all()
 
 
 def test_other_encoders_of_transformers_are_refused(tmp_path):

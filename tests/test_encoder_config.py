@@ -44,6 +44,18 @@ def test_the_papers_rule_parts_from_the_code_where_layers_do_not_divide():
         assert kept_layers(12, depth, "paper") == kept_layers(12, depth)
 
 
+def test_half_a_head_is_rounded_to_the_even_number_and_one_stays():
+    for n_heads, kept in ((5, 2), (7, 4), (1, 1), (12, 6)):
+        config = EncoderConfig(heads=(n_heads,), ffn_sizes=(8,))
+        assert sub_network(config, 0.5, 1).heads == (kept,)
+
+
+def test_parts_are_exact():
+    assert as_part("width", Fraction(1, 32)) == Fraction(1, 32)
+    assert as_part("width", 0.98) == Fraction(49, 50)
+    assert as_part("depth", 1 / 3) == Fraction(1, 3)
+
+
 def test_six_layers_are_cut_one_by_one():
     assert [len(kept_layers(6, depth)) for depth in DEPTHS["minilm-l6"]] == [6, 5, 4, 3]
     assert kept_layers(6, 0.8333) == kept_layers(6, Fraction(5, 6)) == (0, 1, 2, 3, 4)
@@ -112,6 +124,9 @@ def test_a_name_tells_the_parts(width, depth):
         (lambda: sub_network(BERT, float("nan"), 1), "width=nan"),
         (lambda: sub_network(BERT, 1, 1.5), "depth=1.5"),
         (lambda: kept_layers(6, 1, "mine"), "dynabert, paper"),
+        (lambda: kept_layers(12, 0.25, "paper"), "one layer of two at most"),
+        (lambda: as_part("width", float("inf")), "width=inf"),
+        (lambda: EncoderConfig(n_token_types=-1), "n_token_types=-1"),
         (lambda: find_encoder("bert-huge"), "bert-base, distilbert, minilm-l6"),
     ],
 )

@@ -130,6 +130,14 @@ def test_what_a_device_does_later_is_part_of_the_call():
     ).mean() == pytest.approx(5.0)
 
 
+def test_work_that_overlaps_is_counted_once():
+    """Case profiler-sum: 8 ms of the host and 5 of the device, 9 by the clock."""
+    clock = FakeClock()
+    call = [lambda: clock.take(9.0)]
+    samples = interleaved(call, ["torch"], clock, 3, np.random.default_rng(0))
+    assert samples == pytest.approx(9.0)
+
+
 # The pace of a shared device
 
 

@@ -76,7 +76,7 @@ def found(results, monkeypatch):
 def test_a_search_scores_each_once_and_keeps_what_it_saw(found, results):
     job, conditions, front, calls = found
     kept = [r for r in read_jsonl(job.path.parent / "encoder_search.jsonl")]
-    assert len(kept) == conditions["notes"]["n_evaluations"] == 6
+    assert len(kept) == conditions["notes"]["n_scored"] == 6
     assert len({row["name"] for row in kept}) == 6
     assert {row["run_id"] for row in kept} == {conditions["run_id"]}
     # each of the six on one half, each of the front on the other, and none twice
@@ -108,26 +108,28 @@ def test_the_halves_share_no_example():
 
 
 def test_a_search_for_what_nothing_keeps_names_the_nearest(monkeypatch):
-    row = {"name": "0|1|1", "latency_ms": 3.0, "score": 80.0}
+    row = {"name": "0|1|1", "latency_ms": 3.0, "score": 99.0, "score_held_out": 80.0}
     monkeypatch.setattr(searches, "run", lambda *a, **k: ({}, [row]))
     plan = Plan(None, PLACE)
     for budget in (Budget(max_latency_ms=2), Budget(min_score=90)):
         with pytest.raises(UsageError, match=r"the nearest is 0\|1\|1 with 3 ms and 80 points"):
             searches.search_document(plan, budget, command="test")
     monkeypatch.setattr(searches, "run", lambda *a, **k: ({}, [row | {"latency_ms": None}]))
-    with pytest.raises(UsageError, match="could be measured"):
+    with pytest.raises(RuntimeError, match="could be measured"):
         searches.search_document(plan, Budget(), command="test")
 
 
 def test_a_network_that_predicts_fast_and_measures_slow_is_not_accepted(monkeypatch):
     """HAT issue 13: 199 ms predicted, 270 measured, and the limit is 200."""
-    row = {"name": "0|1|1", "predicted_ms": 199.0, "latency_ms": 270.0, "score": 80.0}
+    row = {"name": "0|1|1", "predicted_ms": 199.0, "latency_ms": 270.0, "score_held_out": 80.0}
     monkeypatch.setattr(searches, "run", lambda *a, **k: ({}, [row]))
     with pytest.raises(UsageError, match="with 270 ms"):
         searches.search_document(Plan(None, PLACE), Budget(max_latency_ms=200), command="test")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu-0-threads", "cpu-x-threads", "tpu-1-core"])
+@pytest.mark.parametrize(
+    "device", ["cpu", "cpu-0-threads", "cpu-x-threads", "cpu-2-thread", "tpu-1-core"]
+)
 def test_a_device_without_threads_is_refused(device):
     with pytest.raises(UsageError, match="choose cuda, cpu-1-thread"):
         threads_of(device)

@@ -39,10 +39,16 @@ def labelled(metric="accuracy", n_classes=2):
     return LabelledText("sentiment", train, dev, n_classes, metric, "00")
 
 
+SMALL = EncoderConfig(
+    hidden_size=8, head_size=4, heads=(4,) * 6, ffn_sizes=(8,) * 6, vocab_size=30_522
+)
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("LMTIME_RESULTS", str(tmp_path / "results"))
     monkeypatch.setattr(tasks, "load", lambda name: labelled())
+    monkeypatch.setattr(supernets, "find_encoder", lambda name: SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +56,7 @@ def weights(tmp_path_factory):
     """Six layers of MiniLM's kind, small ones, with its tokenizer."""
     folder = tmp_path_factory.mktemp("weights")
     torch.manual_seed(0)
-    config = EncoderConfig(
-        hidden_size=8, head_size=4, heads=(4,) * 6, ffn_sizes=(8,) * 6, vocab_size=30_522
-    )
-    save_encoder(Encoder(config), folder)
+    save_encoder(Encoder(SMALL), folder)
     (folder / TOKENIZER).write_bytes((minilm_folder() / TOKENIZER).read_bytes())
     return folder
 
@@ -176,3 +179,21 @@ def test_networks_without_weights_are_refused():
         Job("bert")
     with pytest.raises(UsageError, match="n_train=0"):
         dataclasses.replace(BUDGET, n_train=0)
+
+
+def test_other_weights_or_none_are_trained_anew_or_refused(weights, tmp_path, monkeypatch):
+    job = Job(weights=weights)
+    path = run(job, BUDGET, command="test")
+    first = read_jsonl(path)[0]["run_id"]
+    (job.folder / "model.safetensors").unlink()  # rows whose network is gone are no training
+    assert read_jsonl(run(job, BUDGET, command="test"))[0]["run_id"] != first
+    other = tmp_path / "other"
+    torch.manual_seed(1)
+    save_encoder(Encoder(SMALL), other)
+    (other / TOKENIZER).write_bytes((weights / TOKENIZER).read_bytes())
+    second = read_jsonl(path)[0]["run_id"]
+    run(Job(weights=other), BUDGET, command="test")
+    assert read_jsonl(path)[0]["run_id"] != second
+    monkeypatch.setattr(supernets, "find_encoder", lambda name: EncoderConfig())
+    with pytest.raises(UsageError, match="is no minilm-l6: its hidden_size is 8"):
+        run(Job(weights=other, seed=9), BUDGET, command="test")

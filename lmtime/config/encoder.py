@@ -6,6 +6,7 @@ are the important ones once a super-network was rewired. Standard library only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -38,6 +39,8 @@ class EncoderConfig:
         counts = set(whole_fields(type(self))) - {"n_token_types", "has_pooler"}
         require_positive(self, tuple(sorted(counts)))
         require_dropout(self)
+        if type(self.n_token_types) is not int or self.n_token_types < 0:
+            raise UsageError(f"n_token_types={self.n_token_types!r} must be 0 or more")
         if len(self.heads) != len(self.ffn_sizes) or not self.heads:
             raise UsageError(
                 f"{len(self.heads)} layers have heads and {len(self.ffn_sizes)} a feed-forward "
@@ -186,6 +189,8 @@ def kept_layers(n_layers: int, depth: Part, rule: str = "dynabert") -> tuple[int
     if rule == "dynabert":
         kept = tuple(int(i / part) for i in range(max(1, round(part * n_layers))))
     elif rule == "paper":
+        if part < Fraction(1, 2):
+            raise UsageError(f"depth={depth}: the paper's rule drops one layer of two at most")
         every = n_layers + 1 if part == 1 else 1 / (1 - part)
         kept = tuple(d for d in range(n_layers) if (d + 1) % every)
     else:
@@ -194,8 +199,11 @@ def kept_layers(n_layers: int, depth: Part, rule: str = "dynabert") -> tuple[int
 
 
 def as_part(what: str, value: Part) -> Fraction:
-    """A width or depth as an exact fraction: 0.75, 5/6 and 0.8333 alike."""
-    part = Fraction(value).limit_denominator(24) if value == value else Fraction(0)
+    """A width or depth as an exact fraction; a decimal near a simple one is that: 0.8333 is 5/6."""
+    part = Fraction(value) if math.isfinite(value) else Fraction(0)
+    simple = part.limit_denominator(24)
+    if isinstance(value, float) and abs(simple - part) < 1e-3:
+        part = simple
     if not 0 < part <= 1:
         raise UsageError(f"{what}={value} must be more than 0 and at most 1")
     return part

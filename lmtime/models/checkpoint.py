@@ -74,13 +74,15 @@ def minilm_folder() -> Path:
 def load_encoder(folder: str | Path, *, n_classes: int | None = None, seed: int = 0) -> Encoder:
     """The encoder of a folder, in evaluation mode.
 
-    n_classes: of a task; a classifier that the folder lacks, or has for other classes, is drawn
-    from the seed. Absent: as the folder says, else 2.
+    n_classes: of a task; a classifier that the folder lacks, has for other classes, or has behind a
+    layer of its own (DistilBERT), is drawn from the seed. Absent: as the folder says, else 2.
     """
     folder = Path(folder)
     settings = _settings(folder)
     config = _config(settings, folder)
     tensors = _tensors(folder)
+    if "pre_classifier.weight" in tensors:  # of DistilBERT: what its classifier reads is not here
+        tensors = {n: t for n, t in tensors.items() if not n.startswith("classifier.")}
     stored = tensors.get("classifier.bias")
     wanted = n_classes or (config.n_classes if stored is None else len(stored))
     config = dataclasses.replace(config, n_classes=wanted)
@@ -130,7 +132,7 @@ def _config(settings: dict[str, Any], folder: Path) -> EncoderConfig:
         return _huggingface_encoder(settings)
     except UsageError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise UsageError(f"{folder / CONFIG} describes no encoder ({error})") from None
 
 

@@ -105,7 +105,10 @@ class Claims:
         """Keeps the values; False where it took so long that another took the claim over."""
         if any(math.isnan(value) for value in values):
             with self._reachable():
-                self._storage.set_trial_user_attr(claim, FAILED, True)
+                try:
+                    self._storage.set_trial_user_attr(claim, FAILED, True)
+                except self._optuna.exceptions.UpdateFinishedTrialError:
+                    return False
             return self._end(claim, "FAIL")
         return self._end(claim, "COMPLETE", [float(value) for value in values])
 
@@ -175,7 +178,7 @@ class Claims:
 
     def _shown(self) -> str:
         """Its name without the password."""
-        return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", self._name)
+        return re.sub(r"(://[^:/@]*):.*@", r"\1:***@", self._name)
 
 
 def _again(open_it: Callable[[], Any], n_tries: int = 5) -> Any:

@@ -37,6 +37,14 @@ class Budget:
         """For the objectives latency and score."""
         return [Limit(0, max=self.max_latency_ms), Limit(1, min=self.min_score)]
 
+    def refusal(self, nearest: Row) -> UsageError:
+        """The error where nothing keeps it; nearest: the row that misses it least."""
+        return UsageError(
+            f"no sub-network keeps {self}: the nearest is {nearest['name']} with "
+            f"{nearest['latency_ms']:.4g} ms and {nearest['score']:.4g} points, so choose a budget "
+            f"that this one keeps"
+        )
+
     def __str__(self) -> str:
         parts = []
         if self.max_latency_ms < math.inf:
@@ -62,11 +70,7 @@ class FrontTable:
     def require_feasible(self) -> None:
         """An error that names the nearest where no sub-network keeps the budget."""
         if self.nearest:
-            row = self.nearest[0]
-            raise UsageError(
-                f"no sub-network keeps {self.budget}: the nearest is {row['name']} with "
-                f"{row['latency_ms']:.4g} ms and {row['score']:.4g} points, so ask for no less"
-            )
+            raise self.budget.refusal(self.nearest[0])
 
 
 def front_table(
