@@ -59,6 +59,8 @@ class OnnxEncoder:
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = n_threads, 1
         options.log_severity_level = 3  # errors only
+        # Threads of one session would else spin into the calls of the next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if not Path(path).is_file():
             raise UsageError(f"there is no file {path}: write it with export_onnx")
         self._errors = _runtime_errors(runtime)
