@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +133,7 @@ def _conditions(command: str, device: str, n_rounds: int, engines: set[str]) -> 
     notes = {"n_rounds": n_rounds, "max_spread": MAX_SPREAD, "max_drift": MAX_DRIFT}
     notes |= {"slow_ms": rounds.SLOW_MS, "hot_ms": rounds.HOT_MS}
     found = provenance(command, device, load_average=load_average(), notes=notes)
-    more = {name: version(name) for name in engines - {"torch"}}
+    more = {name: version(name) for name in engines & {"onnxruntime"} if find_spec(name)}
     return dataclasses.replace(found, versions=found.versions | more)
 
 

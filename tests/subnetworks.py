@@ -13,7 +13,7 @@ from lmtime.models.batches import TOKENIZER
 from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
 from lmtime.records import append_jsonl, results_root
 from lmtime.supernets import Job
-from lmtime.timing.conditions import device_folder, threads
+from lmtime.timing.conditions import device_folder, device_name, threads
 
 PLACE = Place("cpu-1-thread", seq_len=8)
 
@@ -37,7 +37,7 @@ def row(network, sub, place=PLACE, ms=None, **more):
     part = part_of(network, sub)
     samples = ms * np.random.default_rng(0).normal(1, 0.01, 20)
     return {
-        "run_id": "made", "device": place.device, "device_name": "a CPU", "n_threads": 1,
+        "run_id": "made", "device": place.device, "device_name": device_name("cpu"), "n_threads": 1,
         "engine": place.engine, "network": network, "name": name_of(*part) if part else sub.key,
         "width": part and float(part[0]), "depth": part and float(part[1]),
         **{name: list(sizes) for name, sizes in sub.fields().items()},

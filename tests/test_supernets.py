@@ -173,8 +173,10 @@ def test_presets_grow_and_smoke_is_only_for_tests(monkeypatch):
 
 
 def test_networks_without_weights_are_refused():
+    job = Job("bert-base")
     with pytest.raises(UsageError, match="no weights of bert-base"):
-        Job("bert-base")
+        run(job, BUDGET, command="test")
+    assert not job.folder.exists()
     with pytest.raises(UsageError, match="minilm-l6"):
         Job("bert")
     with pytest.raises(UsageError, match="n_train=0"):

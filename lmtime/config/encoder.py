@@ -202,8 +202,8 @@ def as_part(what: str, value: Part) -> Fraction:
     """A width or depth as an exact fraction; a decimal near a simple one is that: 0.8333 is 5/6."""
     part = Fraction(value) if math.isfinite(value) else Fraction(0)
     simple = part.limit_denominator(24)
-    if isinstance(value, float) and abs(simple - part) < 1e-3:
-        part = simple
+    if isinstance(value, float):
+        part = simple if abs(simple - part) < 1e-3 else part.limit_denominator(10**6)
     if not 0 < part <= 1:
         raise UsageError(f"{what}={value} must be more than 0 and at most 1")
     return part
