@@ -76,11 +76,16 @@ def measure(
         cases = [case_of(network, sub, place) for sub in grid.sub_networks()]
     else:
         cases = [case for part in designed(network, place) for case in part]
-    return measure_missing(cases, place, n_rounds, command, say)
+    return measure_missing(cases, place, n_rounds, command=command, say=say)
 
 
-def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str, say: Say) -> Path:
-    """Those that have no usable row with as many samples; the file of the rows."""
+def measure_missing(
+    cases: list[Case], place: Place, n_rounds: int, *, command: str, say: Say, waits: bool = False
+) -> Path:
+    """Those that have no usable row with as many samples; the file of the rows.
+
+    waits: for another measurement of the device, instead of being refused.
+    """
     cuda = place.device == "cuda"
     if cuda and place.engine != "torch":
         raise UsageError(f"{place.engine} is measured on CPUs: choose torch on a GPU")
@@ -94,6 +99,7 @@ def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str
         n_rounds=lambda batch_size: n_rounds,
         command=command,
         say=say,
+        waits=waits,
     )
     return path
 

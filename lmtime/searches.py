@@ -125,7 +125,7 @@ def run(plan: Plan, *, command: str, say: Say = lambda text: None) -> tuple[Row,
     members = [sub for sub, _ in found.front()]
     say(f"measuring the {len(members)} sub-networks of the front")
     cases = [case_of(plan.job.network, sub, plan.place) for sub in members]
-    measure_missing(cases, plan.place, plan.n_rounds, command, say)
+    measure_missing(cases, plan.place, plan.n_rounds, command=command, say=say, waits=True)
     scores = {sub.key: held_out.score(sub) for sub in members}
     return _kept(plan, found, judged, scores, command)
 

@@ -208,10 +208,10 @@ def with_steps(
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Two measurements of one device at a time are refused."""
+def alone_in(folder: Path, *, waits: bool = False) -> Iterator[None]:
+    """Two measurements of one device at a time are refused, or the second waits."""
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        with FileLock(folder / ".lock", timeout=-1 if waits else 0):
             yield
     except Timeout:
         raise UsageError(
