@@ -75,13 +75,11 @@ def run_missing(
     n_rounds: Callable[[int], int],
     command: str,
     say: Say = lambda text: None,
-    waits: bool = False,
 ) -> list[Path]:
     """Measure what has no usable rows yet, on each number of threads; the files of the rows.
 
     n_threads: of a CPU, absent torch's own; a GPU is measured once, and by torch alone. n_rounds:
-    by batch size; rows with fewer are measured again. Two calls at once for a device are refused,
-    unless the second waits.
+    by batch size; rows with fewer are measured again. Two calls at once for a device are refused.
     """
     keep_pages()
     if device == "cuda":
@@ -90,7 +88,7 @@ def run_missing(
     with ExitStack() as locks:
         folders = {n: _folder(device, n) for n in n_threads or (None,)}
         for folder in folders.values():
-            locks.enter_context(alone_in(folder, waits=waits))
+            locks.enter_context(alone_in(folder))
         for n, folder in folders.items():
             with threads(n):
                 _run_missing(folder, plan, device, n_rounds, command, say)

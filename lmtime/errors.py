@@ -12,6 +12,10 @@ class TooLarge(UsageError):
     """What was asked for does not fit into the memory of the device."""
 
 
+class Busy(UsageError):
+    """The device is being measured by another run."""
+
+
 def unknown(kind: str, given: object, allowed: list[str]) -> UsageError:
     """The error for a name that no table has."""
     return UsageError(f"unknown {kind} {given!r}: choose one of {', '.join(allowed)}")

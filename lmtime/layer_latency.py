@@ -76,16 +76,11 @@ def measure(
         cases = [case_of(network, sub, place) for sub in grid.sub_networks()]
     else:
         cases = [case for part in designed(network, place) for case in part]
-    return measure_missing(cases, place, n_rounds, command=command, say=say)
+    return measure_missing(cases, place, n_rounds, command, say)
 
 
-def measure_missing(
-    cases: list[Case], place: Place, n_rounds: int, *, command: str, say: Say, waits: bool = False
-) -> Path:
-    """Those that have no usable row with as many samples; the file of the rows.
-
-    waits: for another measurement of the device, instead of being refused.
-    """
+def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str, say: Say) -> Path:
+    """Those that have no usable row with as many samples; the file of the rows."""
     cuda = place.device == "cuda"
     if cuda and place.engine != "torch":
         raise UsageError(f"{place.engine} is measured on CPUs: choose torch on a GPU")
@@ -99,7 +94,6 @@ def measure_missing(
         n_rounds=lambda batch_size: n_rounds,
         command=command,
         say=say,
-        waits=waits,
     )
     return path
 

@@ -7,6 +7,7 @@ then measured, and prediction and measurement stand side by side in `encoder_sea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any, Self
@@ -16,7 +17,8 @@ from filelock import FileLock
 
 from lmtime import fronts, supernets, tasks
 from lmtime.config import SubNetwork
-from lmtime.errors import UsageError
+from lmtime.encoder_plans import Case
+from lmtime.errors import Busy, UsageError
 from lmtime.fronts import Place
 from lmtime.layer_latency import Judged, case_of, judged_predictor, layer_space, measure_missing
 from lmtime.metrics import score
@@ -34,6 +36,7 @@ from lmtime.sources import file_sha256
 from lmtime.timing.conditions import load_average, provenance
 
 NAME = fronts.SEARCH
+WAIT_S = 5.0
 DIRECTIONS = {"latency_ms": "min", "score": "max"}
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -125,9 +128,20 @@ def run(plan: Plan, *, command: str, say: Say = lambda text: None) -> tuple[Row,
     members = [sub for sub, _ in found.front()]
     say(f"measuring the {len(members)} sub-networks of the front")
     cases = [case_of(plan.job.network, sub, plan.place) for sub in members]
-    measure_missing(cases, plan.place, plan.n_rounds, command=command, say=say, waits=True)
+    _measure_in_turn(cases, plan, command, say)
     scores = {sub.key: held_out.score(sub) for sub in members}
     return _kept(plan, found, judged, scores, command)
+
+
+def _measure_in_turn(cases: list[Case], plan: Plan, command: str, say: Say) -> None:
+    """Measures when no other worker measures the device."""
+    while True:
+        try:
+            measure_missing(cases, plan.place, plan.n_rounds, command, say)
+            return
+        except Busy:
+            say("waiting for another worker to end its measurement")
+            time.sleep(WAIT_S)
 
 
 def _repriced(found: Found, predictor: LatencyPredictor) -> Found:

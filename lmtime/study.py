@@ -17,7 +17,7 @@ from lmtime.calibration import Calibration, read_calibration, write_calibration
 from lmtime.config import HuggingFaceConfig, ModelConfig, may_be_band_sizes
 from lmtime.cost import in_step
 from lmtime.cost.predict import optimizer_name, optimizer_of
-from lmtime.errors import TooLarge, UsageError
+from lmtime.errors import Busy, TooLarge
 from lmtime.models.memory import require_memory
 from lmtime.records import Provenance, Record, Study, document, results_root
 from lmtime.report import Setup
@@ -208,13 +208,13 @@ def with_steps(
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, waits: bool = False) -> Iterator[None]:
-    """Two measurements of one device at a time are refused, or the second waits."""
+def alone_in(folder: Path) -> Iterator[None]:
+    """Two measurements of one device at a time are refused."""
     try:
-        with FileLock(folder / ".lock", timeout=-1 if waits else 0):
+        with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout:
-        raise UsageError(
+        raise Busy(
             f"{folder.name} is being measured by another run: wait for it, since two at once "
             f"would slow each other"
         ) from None
