@@ -31,7 +31,7 @@ LAYERS = (
     {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
     {"supernets": "numpy filelock", "fronts": "numpy"},
     {"layer_latency": "numpy", "front_facts": "numpy", "device_fronts": "numpy"},
-    {"searches": "numpy", "exports": "torch numpy"},
+    {"searches": "numpy filelock", "exports": "torch numpy"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
