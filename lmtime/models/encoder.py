@@ -168,8 +168,10 @@ def _initialise(module: nn.Module) -> None:
 @torch.no_grad()
 def cut(encoder: Encoder, sub: SubNetwork) -> Encoder:
     """A network of its own with copies of the weights that the sub-network uses; same outputs."""
-    small = Encoder(sub.config(encoder.config)).to(encoder.words.weight)
-    small.train(encoder.training)
+    weight = encoder.words.weight
+    with torch.device("meta"):  # no weights are drawn: all are copied
+        small = Encoder(sub.config(encoder.config)).to(weight.dtype)
+    small = small.to_empty(device=weight.device).train(encoder.training)
     for name, value in encoder.state_dict().items():
         if not name.startswith("layers."):
             small.state_dict()[name].copy_(value)
