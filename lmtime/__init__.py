@@ -12,7 +12,8 @@ The flow is the layout; a module imports only from those before it:
     inverse                    from a time or a share back to a size     standard library
     partition_table            the search for partitions, many times     standard library
     stats, metrics, lines      medians, intervals; scores; straight fits numpy
-    score_rows, depth          rows of scores in pairs; latency by depth numpy
+    score_rows, latency_rows   what two rows of encoders differ by       numpy
+    depth                      latency against the number of layers      numpy
     pareto/                    fronts and how sure they are, searches    numpy
     sources, corpora           where text comes from; token streams      numpy
     wordcounts                 counts of a large vocabulary              numpy

@@ -101,10 +101,8 @@ def search(
     examples: Annotated[
         Optional[int], typer.Option(help="Of the development set, to score with; all if absent.")
     ] = None,
-    max_latency_ms: Annotated[
-        Optional[float], typer.Option(help="Show only what is faster.")
-    ] = None,
-    min_score: Annotated[Optional[float], typer.Option(help="Show only what scores more.")] = None,
+    max_latency_ms: MaxLatency = None,
+    min_score: MinScore = None,
     storage: Annotated[
         Optional[str],
         typer.Option(help="Shared by workers: a journal file, or an Optuna database URL."),
@@ -135,10 +133,8 @@ def front(
     engine: Engine = "torch",
     batch_size: Batch = 1,
     seq_len: Length = 128,
-    max_latency_ms: Annotated[Optional[float], typer.Option(help="The most it may take.")] = None,
-    min_score: Annotated[
-        Optional[float], typer.Option(help="The least points it must have.")
-    ] = None,
+    max_latency_ms: MaxLatency = None,
+    min_score: MinScore = None,
     json_to: Json = None,
 ) -> None:
     """Answer from records: scores, latencies, and how sure each place on the front is."""

@@ -7,10 +7,8 @@ to the vocabulary that is asked for.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import sys
-import tempfile
 import zipfile
 import zlib
 from array import array
@@ -24,6 +22,7 @@ import numpy as np
 
 from lmtime import sources, wordcounts
 from lmtime.errors import UsageError, unknown
+from lmtime.records import replaced
 from lmtime.sources import NAMES, SEED, TOKENISER, Found, cache_folder
 
 EOS, UNK = "<eos>", "<unk>"
@@ -244,18 +243,10 @@ def _corpus(name: str, words: Sequence[str], splits: dict[str, np.ndarray], note
 
 
 def _write_cache(path: Path, corpus: Corpus) -> None:
-    """Write the whole file or nothing: it is put beside its place, then moved there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            words = np.frombuffer("\n".join(corpus.words).encode(), dtype=np.uint8)
-            np.savez(file, sha256=np.array(corpus.sha256), words=words, **corpus.splits)
-        os.chmod(part, 0o644)
-        os.replace(part, path)
-    except BaseException:
-        os.unlink(part)
-        raise
+    """Write the whole file or nothing."""
+    with replaced(path) as partial, partial.open("wb") as file:
+        words = np.frombuffer("\n".join(corpus.words).encode(), dtype=np.uint8)
+        np.savez(file, sha256=np.array(corpus.sha256), words=words, **corpus.splits)
 
 
 _DAMAGE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, RuntimeError)

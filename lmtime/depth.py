@@ -11,27 +11,26 @@ from itertools import pairwise
 
 import numpy as np
 
-from lmtime import stats
-from lmtime.encoder_plans import first_layers, place_in_words
+from lmtime.encoder_plans import LATENCY, first_layers, place_in_words
+from lmtime.latency_rows import latency_ratio
 from lmtime.lines import fit_line
 from lmtime.records import row_sets
 
 NOT_SHOWN = "no difference shown"
 SERIES = ("device", "engine", "network", "batch_size", "seq_len")
-STUDY = "encoder_latency"
 MIN_DEPTHS = 3  # two points are a line whatever they are
 
 
 def measured() -> dict[str, list[dict]]:
     """{whose: usable rows of networks that differ in depth}: this machine's, then the reference."""
     sets: dict[str, list[dict]] = {}
-    for whose, rows in row_sets(STUDY):
+    for whose, rows in row_sets(LATENCY):
         sets.setdefault(whose, []).extend(rows)
     found = {whose: depth_rows(rows) for whose, rows in sets.items()}
     found = {whose: rows for whose, rows in found.items() if depth_fits(rows)}
     if not found:
         raise LookupError(
-            f"no usable rows of {STUDY}: run `lmtime run lab_depth_latency -p preset=quick`"
+            f"no usable rows of {LATENCY}: run `lmtime run lab_depth_latency -p preset=quick`"
         )
     return found
 
@@ -120,21 +119,10 @@ def _fit(rows: Sequence[dict], seed: int) -> dict[str, object]:
 
 
 def compared(first: dict, second: dict, rng: np.random.Generator, *, of: str = "latency") -> str:
-    """Whether the second row's latency or throughput "rises", "falls", or NOT_SHOWN.
-
-    Samples of one run were taken in the same rounds and are compared round by round; of others it
-    is shown where the intervals do not meet.
-    """
+    """Whether the second row's latency or throughput "rises", "falls", or NOT_SHOWN."""
     scale = 1.0 if of == "latency" else first["batch_size"] / second["batch_size"]
-    if first["run_id"] == second["run_id"]:
-        samples = first["samples_ms"], second["samples_ms"]
-        n = min(map(len, samples))  # further rounds were those of one alone
-        a, b = (np.array(ms[:n]) for ms in samples)
-        found = stats.paired_ratio(scale * b, a, rng)
-        low, high = (found.low, found.high) if len(a) >= stats.MIN_PAIRS else (0, np.inf)
-    else:
-        low = scale * second["latency_ms_low"] / first["latency_ms_high"]
-        high = scale * second["latency_ms_high"] / first["latency_ms_low"]
+    found = latency_ratio(second, first, rng)
+    low, high = scale * found.low, scale * found.high
     if low <= 1 <= high:
         return NOT_SHOWN
     return "rises" if (low > 1) == (of == "latency") else "falls"

@@ -1,7 +1,7 @@
 """Latency of encoders and their sub-networks, each set of rows behind its quality gate.
 
 A group, all configurations of one network and batch, is measured in interleaved rounds while its
-models are alive at once, and saved as a whole. Rows stand in `results/<device>/NAME.jsonl`.
+models are alive at once, and saved as a whole. Rows are those of the study `encoder_latency`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lmtime import stats
-from lmtime.encoder_plans import THREADS, Case, name_in_network, network_config, part_of
+from lmtime.encoder_plans import LATENCY, THREADS, Case, name_in_network, network_config, part_of
 from lmtime.records import Provenance, append_jsonl, read_jsonl, results_root, write_jsonl
 from lmtime.study import alone_in
 from lmtime.timing import gates, rounds
@@ -25,7 +25,6 @@ from lmtime.timing.conditions import device_folder, load_average, n_cpus, proven
 from lmtime.timing.encoder_calls import encoder_calls, tokens_of
 from lmtime.timing.pages import keep_pages
 
-NAME = "encoder_latency"
 MAX_SPREAD = 0.25  # interquartile range over the median
 MAX_INTERVAL = 0.10  # of the median, from end to end
 MAX_DRIFT = 0.10  # of the median, from the first half of the rounds to the second
@@ -92,7 +91,7 @@ def run_missing(
         for n, folder in folders.items():
             with threads(n):
                 _run_missing(folder, plan, device, n_rounds, command, say)
-            paths.append(folder / f"{NAME}.jsonl")
+            paths.append(folder / f"{LATENCY}.jsonl")
     return paths
 
 
@@ -111,13 +110,13 @@ def _run_missing(
     command: str,
     say: Say,
 ) -> None:
-    path = folder / f"{NAME}.jsonl"
+    path = folder / f"{LATENCY}.jsonl"
     groups: dict[tuple[str, int, int], list[Case]] = {}
     for case in plan:
         groups.setdefault((case.network, case.batch_size, case.seq_len), []).append(case)
     for i, ((network, batch_size, seq_len), group) in enumerate(groups.items(), 1):
         n = n_rounds(batch_size)
-        title = f"{NAME} {i}/{len(groups)}, {folder.name}: {network}, {batch_size} x {seq_len}"
+        title = f"{LATENCY} {i}/{len(groups)}, {folder.name}: {network}, {batch_size} x {seq_len}"
         known = {_identity(r) for r in read_jsonl(path) if not r["quality"] and r["n"] >= n}
         missing = [case for case in dict.fromkeys(group) if _key(case) not in known]
         if not missing:

@@ -20,6 +20,7 @@ from lmtime.config.encoder import (
 )
 from lmtime.plans import check
 
+LATENCY, SCORES, SEARCH = "encoder_latency", "encoder_scores", "encoder_search"  # studies
 ENGINES = ("torch", "onnxruntime")
 SEQ_LEN = 128
 TINY = "tiny"  # of the smoke tests

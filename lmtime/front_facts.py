@@ -7,9 +7,11 @@ from itertools import combinations
 
 import numpy as np
 
-from lmtime import fronts, stats
+from lmtime import fronts
 from lmtime.config import DEPTHS, WIDTHS, find_encoder, sub_network
+from lmtime.encoder_plans import SEARCH
 from lmtime.fronts import SURE, Measured, Row, TaskFront
+from lmtime.latency_rows import latency_ratio
 
 
 def grid(found: Measured) -> list[Row]:
@@ -41,7 +43,7 @@ def equal_flops(found: Measured, seed: int = 0) -> list[Row]:
     for wide, deep in combinations(rows, 2):
         if wide["flops"] != deep["flops"] or wide["n_layers"] == deep["n_layers"]:
             continue
-        ratio = _ratio(deep, wide, rng)
+        ratio = latency_ratio(deep, wide, rng)
         pairs.append(
             {
                 "place": found.place.in_words,
@@ -57,17 +59,6 @@ def equal_flops(found: Measured, seed: int = 0) -> list[Row]:
             }
         )
     return pairs
-
-
-def _ratio(a: Row, b: Row, rng: np.random.Generator) -> stats.Ratio:
-    """Latency of a over that of b."""
-    n = min(len(a["samples_ms"]), len(b["samples_ms"]))
-    if a["run_id"] == b["run_id"] and n >= stats.MIN_PAIRS:
-        return stats.paired_ratio(*(np.array(r["samples_ms"][:n]) for r in (a, b)), rng)
-    low, high = a["latency_ms_low"], a["latency_ms_high"]
-    return stats.Ratio(
-        a["latency_ms"] / b["latency_ms"], low / b["latency_ms_high"], high / b["latency_ms_low"]
-    )
 
 
 def sureness(front: TaskFront) -> Row:
@@ -116,7 +107,7 @@ def searched(network: str) -> list[Row]:
     Rows of `encoder_search`, by predicted latency; `relative_error`: predicted over measured, less
     1; `optimism`: the score that it was chosen by, less that on unseen examples, in points.
     """
-    for _, rows in fronts.row_sets(fronts.SEARCH):
+    for _, rows in fronts.row_sets(SEARCH):
         found = [r for r in rows if r["network"] == network and r["latency_ms"] is not None]
         if found:
             last = [r for r in found if r["run_id"] == found[-1]["run_id"]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from lmtime import published_scores, tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
-from lmtime.encoder_plans import SEQ_LEN, place_in_words
+from lmtime.encoder_plans import LATENCY, SCORES, SEQ_LEN, place_in_words
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
@@ -20,7 +20,6 @@ from lmtime.score_rows import FINE_TUNED
 
 Row = dict[str, Any]
 
-LATENCY, SCORES, SEARCH = "encoder_latency", "encoder_scores", "encoder_search"
 PUBLISHED = "bert-base"  # the network that DynaBERT's scores are of
 PUBLISHED_BY = "published (Hou et al. 2020)"
 N_RESAMPLES = 1000

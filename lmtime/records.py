@@ -10,7 +10,8 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,8 +119,23 @@ def document(command: str, provenance: dict, rows: list[dict], **more: object) -
     return {"schema": SCHEMA, "command": command, "provenance": provenance, **more, "rows": rows}
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write to: it takes its place at the end, and goes on an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write the whole file or nothing: the text is put beside it, then moved into its place.
+    """Write the whole file or nothing.
 
     A link is followed, and what is no regular file (`/dev/stdout`) is written to, not replaced.
     """
@@ -127,16 +143,8 @@ def write_text(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with replaced(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_jsonl(path: Path) -> list[dict]:

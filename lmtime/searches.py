@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from lmtime import fronts, supernets, tasks
 from lmtime.config import SubNetwork
-from lmtime.encoder_plans import Case
+from lmtime.encoder_plans import SEARCH, Case
 from lmtime.errors import Busy, UsageError
 from lmtime.fronts import Place
 from lmtime.layer_latency import Judged, case_of, judged_predictor, layer_space, measure_missing
@@ -35,7 +35,6 @@ from lmtime.records import append_jsonl, document
 from lmtime.sources import file_sha256
 from lmtime.timing.conditions import load_average, provenance
 
-NAME = fronts.SEARCH
 WAIT_S = 5.0
 DIRECTIONS = {"latency_ms": "min", "score": "max"}
 Row = dict[str, Any]
@@ -172,7 +171,7 @@ def _kept(
             found.sub_networks, found.values, found.on_front, strict=True
         )
     ]
-    path = plan.job.path.parent / f"{NAME}.jsonl"
+    path = plan.job.path.parent / f"{SEARCH}.jsonl"
     with FileLock(path.parent / ".search.lock"):
         append_jsonl(path.parent / "provenance.jsonl", [run])
         append_jsonl(path, rows)

@@ -30,6 +30,8 @@ from lmtime.config import (
     sub_network,
     whole_network,
 )
+from lmtime.config.checks import require_positive
+from lmtime.encoder_plans import SCORES
 from lmtime.errors import UsageError
 from lmtime.metrics import score, score_interval
 from lmtime.models.batches import TOKENIZER, Tokenised, batches, tokenise
@@ -52,7 +54,6 @@ from lmtime.sources import file_sha256
 from lmtime.tasks import Examples, LabelledText
 from lmtime.timing.conditions import device_folder, load_average, provenance
 
-NAME = "encoder_scores"
 NETWORK = "minilm-l6"
 Say = Callable[[str], None]
 Row = dict[str, object]
@@ -74,10 +75,8 @@ class Budget:
     n_dev: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_importance", "n_train", "n_dev"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
+        limits = ("n_importance", "n_train", "n_dev")
+        require_positive(self, tuple(n for n in limits if getattr(self, n) is not None))
 
     def n_examples(self, n_train: int) -> int:
         """Passes of an example through training, of n_train that the task has."""
@@ -143,7 +142,7 @@ class Job:
     @property
     def path(self) -> Path:
         """The file of the rows."""
-        return self.folder.parents[1] / f"{NAME}.jsonl"
+        return self.folder.parents[1] / f"{SCORES}.jsonl"
 
     def has(self, row: Row) -> bool:
         """Whether a row is of this network, task and seed."""

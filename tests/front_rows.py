@@ -2,6 +2,7 @@
 
 from lmtime import fronts
 from lmtime.config import DEPTHS, ENCODERS, WIDTHS, name_of, sub_network
+from lmtime.encoder_plans import LATENCY, SCORES, SEARCH
 
 PER_HEAD_MS, PER_LAYER_MS, FIXED_MS = 1.0, 1.5, 2.0  # of one thread
 GRID = {
@@ -54,8 +55,8 @@ def trained(network="minilm-l6", task="sentiment"):
 def at_hand(monkeypatch, own=(), reference=(), scores=(), searches=()):
     """The rows that there are: latencies of this machine and of the reference, the rest its own."""
     sets = {
-        fronts.LATENCY: [("this machine", list(own)), ("reference", list(reference))],
-        fronts.SCORES: [("this machine", list(scores))],
-        fronts.SEARCH: [("this machine", list(searches))],
+        LATENCY: [("this machine", list(own)), ("reference", list(reference))],
+        SCORES: [("this machine", list(scores))],
+        SEARCH: [("this machine", list(searches))],
     }
     monkeypatch.setattr(fronts, "row_sets", lambda name: sets[name])

@@ -6,8 +6,7 @@ import numpy as np
 
 from lmtime import layer_latency
 from lmtime.config import name_of
-from lmtime.encoder_latency import NAME
-from lmtime.encoder_plans import part_of
+from lmtime.encoder_plans import LATENCY, part_of
 from lmtime.fronts import Place
 from lmtime.models.batches import TOKENIZER
 from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
@@ -53,7 +52,7 @@ def keep(rows):
     with threads(1):
         folder = results_root() / device_folder("cpu")
     folder.mkdir(parents=True, exist_ok=True)
-    append_jsonl(folder / f"{NAME}.jsonl", rows)
+    append_jsonl(folder / f"{LATENCY}.jsonl", rows)
 
 
 def designed_rows(place=PLACE):

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from claimant import KEYS
-from filelock import FileLock
 
 from lmtime.errors import UsageError
-from lmtime.pareto.claims import Claims, device_lock, evaluate_all, share
+from lmtime.pareto.claims import Claims, evaluate_all, share
 
 NAMED = {"score": "max", "ms": "min"}
 STORAGES = ["journal", "sqlite"]
@@ -150,14 +149,3 @@ def test_a_study_of_other_objectives_is_told(storage):
     Claims(storage, "study", NAMED)
     with pytest.raises(UsageError, match="has 2 objectives, not 3"):
         Claims(storage, "study", NAMED | {"gpu_ms": "min"})
-
-
-def test_one_device_is_measured_by_one_at_a_time(tmp_path):
-    with device_lock(tmp_path):
-        late = device_lock(tmp_path, wait_s=0.05)
-        with pytest.raises(UsageError, match=r"by another run after 0\.05 s"), late:
-            pass
-        with pytest.raises(TimeoutError), FileLock(tmp_path / ".lock", timeout=0):
-            pass
-    with device_lock(tmp_path, wait_s=0):
-        pass

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from encoders import SMALL, random_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -30,22 +31,8 @@ SENTENCES = [
     "The plot never makes sense, and it goes on and on for what feels like several hours: "
     "by the end even the actors look as if they would rather be somewhere else.",
 ]
-SMALL = EncoderConfig(
-    hidden_size=12, head_size=5, heads=(4, 3, 2), ffn_sizes=(17, 9, 23), vocab_size=50,
-    max_positions=16, n_classes=3,
-)  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def random_encoder(config=SMALL, seed=0, dtype=torch.float64):
-    """Weights far from 0 and biases too: a wrong slice of BERT's small ones changes little."""
-    torch.manual_seed(seed)
-    encoder = Encoder(config).to(dtype).eval()
-    with torch.no_grad():
-        for value in encoder.parameters():
-            value.normal_(std=0.4)
-    return encoder
 
 
 def batch(config=SMALL, seed=1):

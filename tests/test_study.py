@@ -15,7 +15,7 @@ from lmtime.config import GCNConfig, TransformerConfig, huggingface_config
 from lmtime.corpora import Corpus
 from lmtime.cost import Cost
 from lmtime.cost.predict import costs
-from lmtime.errors import UsageError
+from lmtime.errors import Busy, UsageError
 from lmtime.records import (
     GROUPS,
     STEP,
@@ -27,7 +27,7 @@ from lmtime.records import (
     write_jsonl,
 )
 from lmtime.report import Setup
-from lmtime.study import measure_missing, profile, profile_document
+from lmtime.study import alone_in, measure_missing, profile, profile_document
 from lmtime.timing import Breakdown, StopRule, observation
 from lmtime.timing import calibrate as calibrate_module
 
@@ -617,3 +617,13 @@ def test_every_product_and_convolution_runs_in_the_precision_that_is_named():
         flags = measured(dtype=dtype).provenance.flags
         assert flags["cudnn_allow_tf32"] is flags["matmul_allow_tf32"] is allowed
     assert before == (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
+
+
+def test_one_device_is_measured_by_one_at_a_time(tmp_path):
+    with alone_in(tmp_path):
+        with pytest.raises(Busy, match="being measured by another run"), alone_in(tmp_path):
+            pass
+        with pytest.raises(TimeoutError), FileLock(tmp_path / ".lock", timeout=0):
+            pass
+    with alone_in(tmp_path):
+        pass

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from encoders import SMALL, random_encoder
 
 from lmtime.config import DEPTHS, EncoderConfig, SubNetwork, sub_network
 from lmtime.models.batches import Batch
@@ -16,24 +17,10 @@ from lmtime.models.distillation import (
     soft_cross_entropy,
     states_loss,
 )
-from lmtime.models.encoder import Encoder, Masks
+from lmtime.models.encoder import Masks
 from lmtime.models.supernet import Importance, importance, rewire, summed_sizes, task_loss
 
-SMALL = EncoderConfig(
-    hidden_size=12, head_size=5, heads=(4, 3, 2), ffn_sizes=(17, 9, 23), vocab_size=50,
-    max_positions=16, n_classes=3,
-)  # fmt: skip
-
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def random_encoder(seed=0, dtype=torch.float64, config=SMALL):
-    torch.manual_seed(seed)
-    encoder = Encoder(config).to(dtype).eval()
-    with torch.no_grad():
-        for value in encoder.parameters():
-            value.normal_(std=0.4)
-    return encoder
 
 
 def random_batch(seed=1, n_classes=3):

@@ -7,11 +7,12 @@ import pytest
 import lmtime
 from lmtime import score_rows
 from lmtime.config import DEPTHS, ENCODERS, WIDTHS, SubNetwork, name_of, sub_network
+from lmtime.encoder_plans import SCORES
 from lmtime.metrics import score
 from lmtime.records import Study, read_jsonl
 
 REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
-STUDY = Study(REFERENCE, "encoder_scores")
+STUDY = Study(REFERENCE, SCORES)
 ROWS = read_jsonl(STUDY.path)
 TEACHER, PARTS = score_rows.super_network(ROWS, "minilm-l6", "sentiment")
 

@@ -27,6 +27,12 @@ def whole_fields(config_class: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields if isinstance(f.default, int))
 
 
+def require_learning_rate(config: object) -> None:
+    """More than 0 and below 1."""
+    if not 0 < config.learning_rate < 1:
+        raise UsageError(f"learning_rate={config.learning_rate} must lie between 0 and 1")
+
+
 def require_dropout(config: object) -> None:
     """A probability below 1, as a plain float."""
     p = config.dropout

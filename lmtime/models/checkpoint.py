@@ -21,7 +21,7 @@ from torch import Tensor
 from lmtime.config import EncoderConfig
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder
-from lmtime.records import write_text
+from lmtime.records import replaced, write_text
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OWN_TYPE = "lmtime-encoder"
@@ -100,12 +100,10 @@ def load_encoder(folder: str | Path, *, n_classes: int | None = None, seed: int 
 def save_encoder(encoder: Encoder, folder: str | Path) -> None:
     """config.json and model.safetensors, which `load_encoder` reads; the folder is made."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     fields = {"model_type": OWN_TYPE, **dataclasses.asdict(encoder.config)}
     tensors = {name: value.contiguous() for name, value in encoder.state_dict().items()}
-    partial = folder / f".{WEIGHTS}.part"
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(folder / WEIGHTS)
+    with replaced(folder / WEIGHTS) as partial:
+        save_file(tensors, partial, metadata={"format": "pt"})
     write_text(folder / CONFIG, json.dumps(fields, indent=1) + "\n")
 
 

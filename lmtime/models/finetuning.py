@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtime.config import WIDTHS, SubNetwork, sub_network
+from lmtime.config.checks import require_learning_rate, require_positive
 from lmtime.errors import UsageError, unknown
 from lmtime.models.batches import Batch, Tokenised, batches, n_batches
 from lmtime.models.distillation import (
@@ -51,12 +52,8 @@ class Schedule:
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
-        if not 0 < self.learning_rate < 1:
-            raise UsageError(f"learning_rate={self.learning_rate} must lie between 0 and 1")
+        require_positive(self, ("epochs", "batch_size"))
+        require_learning_rate(self)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ Batch and sequence are free axes. onnx and onnxruntime are the extra `export`.
 from __future__ import annotations
 
 import importlib
-import os
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder, Layer
+from lmtime.records import replaced
 
 OPSET, IR_VERSION = 17, 8  # the first opset with LayerNormalization
 INPUTS = ("tokens", "mask", "token_types")  # those that a file has, in this order
@@ -33,18 +32,9 @@ def export_onnx(encoder: Encoder, path: str | Path, *, with_mask: bool = True) -
     encoder's positions. with_mask=False: for batches that hold no padding.
     """
     onnx = _imported("onnx")
-    path = Path(path)
     model = _Graph(onnx, encoder, with_mask).model()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    try:
+    with replaced(Path(path)) as partial:
         onnx.save_model(model, partial)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
 
 
 class OnnxEncoder:

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lmtime.errors import UsageError
+from lmtime.records import replaced
 
 
 @dataclass
@@ -60,11 +61,9 @@ class Checkpoint:
         for name, parameter in network.named_parameters():
             for key, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".part")
         metadata = {"of": self.of, "progress": json.dumps(dataclasses.asdict(progress))}
-        save_file({n: v.contiguous() for n, v in tensors.items()}, partial, metadata=metadata)
-        partial.replace(self.path)
+        with replaced(self.path) as partial:
+            save_file({n: v.contiguous() for n, v in tensors.items()}, partial, metadata=metadata)
 
 
 def _fill(network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

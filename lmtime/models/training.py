@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lmtime.config.checks import require_learning_rate, require_positive
 from lmtime.corpora import EOS, Corpus
-from lmtime.errors import UsageError
 
 Say = Callable[[str], None]
 Batch = tuple[torch.Tensor, ...]  # tokens, targets: (batch_size, seq_len) int64
@@ -31,12 +31,8 @@ class Budget:
     held_out_tokens: int = 100_000  # whole documents, this many tokens at least
 
     def __post_init__(self) -> None:
-        for name in ("n_tokens", "held_out_tokens"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise UsageError(f"{name}={value!r} must be a whole number of at least 1")
-        if not 0 < self.learning_rate < 1:
-            raise UsageError(f"learning_rate={self.learning_rate} must lie between 0 and 1")
+        require_positive(self, ("n_tokens", "held_out_tokens"))
+        require_learning_rate(self)
 
 
 @dataclass(frozen=True)

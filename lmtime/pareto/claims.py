@@ -18,8 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from lmtime.errors import UsageError
 
 Values = tuple[float, ...]
@@ -233,19 +231,3 @@ def share(
         claims.release(claim)
         raise
     return values if claims.finish(claim, values) else None
-
-
-@contextlib.contextmanager
-def device_lock(folder: Path, wait_s: float = -1) -> Iterator[None]:
-    """Alone on the device of a results folder: two that are timed at once slow each other.
-
-    wait_s: how long to wait for the turn; without end by default.
-    """
-    try:
-        with FileLock(Path(folder) / ".lock", timeout=wait_s):
-            yield
-    except Timeout:
-        raise UsageError(
-            f"{Path(folder).name} is still being measured by another run after {wait_s:g} s: "
-            f"wait for it"
-        ) from None
