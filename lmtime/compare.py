@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from lmtime import corpora, stats
 from lmtime.config import AdaptiveSoftmaxConfig
@@ -16,6 +15,7 @@ from lmtime.errors import UsageError
 from lmtime.plans import PARTITIONS, Sizes
 from lmtime.records import append_jsonl, document, read_jsonl, results_root
 from lmtime.softmax.contestants import ADAPTIVE, Contestant, Task, contestants
+from lmtime.study import alone_on
 from lmtime.timing.clock import clock_for
 from lmtime.timing.conditions import device_folder, load_average, provenance
 from lmtime.timing.counters import count
@@ -124,7 +124,7 @@ def run_missing(
     folder = results_root() / device_folder(device)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.jsonl"
-    with FileLock(folder / ".lock"):
+    with alone_on(device):
         for i, (hidden_size, n_tokens, names) in enumerate(plan, 1):
             shape = Shape(hidden_size, n_tokens=n_tokens)
             sizes = {name: getattr(shape, name) for name in SIZES}

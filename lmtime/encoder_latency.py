@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from lmtime import stats
 from lmtime.encoder_plans import LATENCY, THREADS, Case, name_in_network, network_config, part_of
 from lmtime.records import Provenance, append_jsonl, read_jsonl, results_root, write_jsonl
-from lmtime.study import alone_in
+from lmtime.study import alone_on
 from lmtime.timing import gates, rounds
 from lmtime.timing.clock import clock_for
 from lmtime.timing.conditions import device_folder, load_average, n_cpus, provenance, threads
@@ -78,28 +77,20 @@ def run_missing(
     """Measure what has no usable rows yet, on each number of threads; the files of the rows.
 
     n_threads: of a CPU, absent torch's own; a GPU is measured once, and by torch alone. n_rounds:
-    by batch size; rows with fewer are measured again. Two calls at once for a device are refused.
+    by batch size; rows with fewer are measured again. Two calls at once are refused.
     """
     keep_pages()
     if device == "cuda":
         n_threads, plan = (), [case for case in plan if case.engine == "torch"]
     plan, paths = list(plan), []
-    with ExitStack() as locks:
-        folders = {n: _folder(device, n) for n in n_threads or (None,)}
-        for folder in folders.values():
-            locks.enter_context(alone_in(folder))
-        for n, folder in folders.items():
+    with alone_on(device):
+        for n in n_threads or (None,):
             with threads(n):
+                folder = results_root() / device_folder(device)
+                folder.mkdir(parents=True, exist_ok=True)
                 _run_missing(folder, plan, device, n_rounds, command, say)
             paths.append(folder / f"{LATENCY}.jsonl")
     return paths
-
-
-def _folder(device: str, n_threads: int | None) -> Path:
-    with threads(n_threads):
-        folder = results_root() / device_folder(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _run_missing(

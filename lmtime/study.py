@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -27,6 +26,7 @@ from lmtime.timing.breakdown import INFLATION_TOLD
 from lmtime.timing.calibrate import SMOKE, calibrate, calibrate_fully, check_step
 from lmtime.timing.conditions import (
     device_folder,
+    device_slug,
     load_average,
     precision,
     provenance,
@@ -160,7 +160,7 @@ def measure_missing(
     folder = results_root() / device_folder(setup.device)
     folder.mkdir(parents=True, exist_ok=True)
     kept = Study(folder, study)
-    with alone_in(folder):
+    with alone_on(setup.device):
         _measure_missing(kept, list(configs), setup, command, say)
     return kept
 
@@ -178,7 +178,7 @@ def calibration_of(
         say("already calibrated")
         return read_calibration(path)
     folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
+    with alone_on(device):
         plan = SMOKE if preset == "smoke" else None
         alone = calibrate_fully(device, plan=plan, command=command, say=say)
         kept = Study(folder, "reference")
@@ -208,15 +208,17 @@ def with_steps(
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Two measurements of one device at a time are refused."""
+def alone_on(device: str) -> Iterator[None]:
+    """Two measurements of one device at a time are refused, whatever threads they use of a CPU."""
+    name = device_slug(device)
+    results_root().mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        with FileLock(results_root() / f".{name}.lock", timeout=0):
             yield
     except Timeout:
         raise Busy(
-            f"{folder.name} is being measured by another run: wait for it, since two at once "
-            f"would slow each other"
+            f"{name} is being measured by another run: wait for it, since two at once would slow "
+            f"each other"
         ) from None
 
 

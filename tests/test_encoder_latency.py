@@ -14,9 +14,9 @@ from lmtime.encoder_latency import run_missing, throughput_per_s, unsteady
 from lmtime.encoder_plans import TINY, Case, first_layers, network_config
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder
-from lmtime.study import alone_in
+from lmtime.study import alone_on
 from lmtime.timing import gates, rounds
-from lmtime.timing.conditions import device_folder, threads
+from lmtime.timing.conditions import threads
 from lmtime.timing.encoder_calls import encoder_calls, tokens_of
 from lmtime.timing.rounds import HOT_MS, MIN_OTHERS, SLOW_MS, interleaved, paces
 
@@ -295,7 +295,7 @@ def test_an_interrupted_run_keeps_whole_groups_and_resumes_behind_them(results, 
     assert len(run(say=said.append)[0]) == len(PLAN)
     assert sum("already measured" in text for text in said) == 1
     assert sorted(p.name for p in next(results.glob("*1-threads")).iterdir()) == [
-        ".lock", "encoder_latency.jsonl", "provenance.jsonl",
+        "encoder_latency.jsonl", "provenance.jsonl",
     ]  # fmt: skip
 
 
@@ -353,9 +353,7 @@ def test_disturbed_rounds_are_not_kept(results, monkeypatch):
 
 
 def test_two_at_once_for_a_device_are_refused(results):
-    with threads(2):
-        folder = results / device_folder("cpu")
-    folder.mkdir()
-    with alone_in(folder), pytest.raises(UsageError, match="being measured by another run"):
-        run(n_threads=(1, 2))
+    """One thread of a CPU and two are devices of a kind, and one piece of hardware."""
+    with threads(2), alone_on("cpu"), pytest.raises(UsageError, match="measured by another run"):
+        run(n_threads=(1,))
     assert list(results.glob("*/*.jsonl")) == []

@@ -27,7 +27,7 @@ from lmtime.records import (
     write_jsonl,
 )
 from lmtime.report import Setup
-from lmtime.study import alone_in, measure_missing, profile, profile_document
+from lmtime.study import alone_on, measure_missing, profile, profile_document
 from lmtime.timing import Breakdown, StopRule, observation
 from lmtime.timing import calibrate as calibrate_module
 
@@ -605,9 +605,8 @@ def test_rows_of_fewer_steps_than_are_asked_for_are_replaced(calibrated):
 
 
 def test_a_device_is_measured_by_one_run_at_a_time(own_root, calibrated):
-    kept = measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
-    other = FileLock(kept.folder / ".lock")
-    with other, pytest.raises(UsageError, match="is being measured by another run"):
+    measure_missing("a-study", CONFIGS[:1], SETUP, command="a test")
+    with alone_on("cpu"), pytest.raises(UsageError, match="is being measured by another run"):
         measure_missing("another", CONFIGS[:1], SETUP, command="a test")
 
 
@@ -619,11 +618,12 @@ def test_every_product_and_convolution_runs_in_the_precision_that_is_named():
     assert before == (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32)
 
 
-def test_one_device_is_measured_by_one_at_a_time(tmp_path):
-    with alone_in(tmp_path):
-        with pytest.raises(Busy, match="being measured by another run"), alone_in(tmp_path):
+def test_one_device_is_measured_by_one_at_a_time(own_root):
+    with alone_on("cpu"):
+        with pytest.raises(Busy, match="being measured by another run"), alone_on("cpu"):
             pass
-        with pytest.raises(TimeoutError), FileLock(tmp_path / ".lock", timeout=0):
+        (lock,) = own_root.glob("results/.*.lock")
+        with pytest.raises(TimeoutError), FileLock(lock, timeout=0):
             pass
-    with alone_in(tmp_path):
+    with alone_on("cpu"):
         pass

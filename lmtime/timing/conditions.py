@@ -43,9 +43,14 @@ def device_name(device: str) -> str:
     return found.group(1).strip() if found else platform.processor() or platform.machine()
 
 
+def device_slug(device: str) -> str:
+    """What the maker calls it, as a part of a path."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+
+
 def device_folder(device: str) -> str:
     """Name of the folder of a device's results: the device and, on a CPU, the threads."""
-    name = re.sub(r"[^a-z0-9]+", "-", device_name(device).lower()).strip("-")
+    name = device_slug(device)
     return name if device == "cuda" else f"{name}-{torch.get_num_threads()}-threads"
 
 
