@@ -53,12 +53,13 @@ def measure(
         if value < least:
             raise UsageError(f"--{name} {value} must be at least {least}")
     from lmtime import layer_latency
+    from lmtime.encoder_plans import Rounds
     from lmtime.fronts import Place
 
     place = Place(device, engine, batch_size, seq_len)
     with terminal.progress() as tell:
         path = layer_latency.measure(
-            network, place, space=space, n_rounds=rounds, command=command_line(), say=tell
+            network, place, space=space, wanted=Rounds(rounds), command=command_line(), say=tell
         )
     doc = layer_latency.measured_document(path, network, place, space)
     emit(doc, json_to, terminal.print_latencies)

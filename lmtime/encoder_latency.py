@@ -15,7 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from lmtime import stats
-from lmtime.encoder_plans import LATENCY, THREADS, Case, name_in_network, network_config, part_of
+from lmtime.encoder_plans import (
+    LATENCY,
+    THREADS,
+    Case,
+    Rounds,
+    name_in_network,
+    network_config,
+    part_of,
+)
 from lmtime.records import Provenance, append_jsonl, read_jsonl, results_root, write_jsonl
 from lmtime.study import alone_on
 from lmtime.timing import gates, rounds
@@ -70,14 +78,14 @@ def run_missing(
     *,
     device: str,
     n_threads: Sequence[int] = (),
-    n_rounds: Callable[[int], int],
+    rounds_of: Callable[[int], Rounds],
     command: str,
     say: Say = lambda text: None,
 ) -> list[Path]:
     """Measure what has no usable rows yet, on each number of threads; the files of the rows.
 
-    n_threads: of a CPU, absent torch's own; a GPU is measured once, and by torch alone. n_rounds:
-    by batch size; rows with fewer are measured again. Two calls at once are refused.
+    n_threads: of a CPU, absent torch's own; a GPU is measured once, and by torch alone. rounds_of:
+    a batch size; rows with fewer are measured again. Two calls at once are refused.
     """
     keep_pages()
     if device == "cuda":
@@ -88,7 +96,7 @@ def run_missing(
             with threads(n):
                 folder = results_root() / device_folder(device)
                 folder.mkdir(parents=True, exist_ok=True)
-                _run_missing(folder, plan, device, n_rounds, command, say)
+                _run_missing(folder, plan, device, rounds_of, command, say)
             paths.append(folder / f"{LATENCY}.jsonl")
     return paths
 
@@ -97,7 +105,7 @@ def _run_missing(
     folder: Path,
     plan: Sequence[Case],
     device: str,
-    n_rounds: Callable[[int], int],
+    rounds_of: Callable[[int], Rounds],
     command: str,
     say: Say,
 ) -> None:
@@ -106,21 +114,22 @@ def _run_missing(
     for case in plan:
         groups.setdefault((case.network, case.batch_size, case.seq_len), []).append(case)
     for i, ((network, batch_size, seq_len), group) in enumerate(groups.items(), 1):
-        n = n_rounds(batch_size)
+        wanted = rounds_of(batch_size)
         title = f"{LATENCY} {i}/{len(groups)}, {folder.name}: {network}, {batch_size} x {seq_len}"
-        known = {_identity(r) for r in read_jsonl(path) if not r["quality"] and r["n"] >= n}
+        known = {_identity(r) for r in read_jsonl(path) if not r["quality"] and r["n"] >= wanted.n}
         missing = [case for case in dict.fromkeys(group) if _key(case) not in known]
         if not missing:
             say(f"{title}: already measured")
             continue
         say(f"{title}: {len(missing)} configurations")
-        conditions = _conditions(command, device, n, {case.engine for case in missing})
-        rows = measure(missing, device=device, n_rounds=n, say=say)
+        conditions = _conditions(command, device, wanted, {case.engine for case in missing})
+        rows = measure(missing, device=device, wanted=wanted, say=say)
         _save(path, rows, conditions)
 
 
-def _conditions(command: str, device: str, n_rounds: int, engines: set[str]) -> Provenance:
-    notes = {"n_rounds": n_rounds, "max_spread": MAX_SPREAD, "max_drift": MAX_DRIFT}
+def _conditions(command: str, device: str, wanted: Rounds, engines: set[str]) -> Provenance:
+    notes = {"n_rounds": wanted.n, "gated": wanted.gated}
+    notes |= {"max_spread": MAX_SPREAD, "max_drift": MAX_DRIFT}
     notes |= {"slow_ms": rounds.SLOW_MS, "hot_ms": rounds.HOT_MS}
     found = provenance(command, device, load_average=load_average(), notes=notes)
     more = {name: version(name) for name in engines & {"onnxruntime"} if find_spec(name)}
@@ -152,7 +161,7 @@ def measure(
     group: Sequence[Case],
     *,
     device: str,
-    n_rounds: int,
+    wanted: Rounds,
     seed: int = 0,
     say: Say = lambda text: None,
 ) -> list[dict[str, object]]:
@@ -165,30 +174,45 @@ def measure(
     case = group[0]
     config = network_config(case.network)
     tokens = tokens_of(config, case.batch_size, case.seq_len, seed)
-    wanted = [(c.engine, c.sub) for c in group]
-    calls, kinds = encoder_calls(config, wanted, tokens, device, seed), [c.engine for c in group]
+    kinds, subs = [c.engine for c in group], [(c.engine, c.sub) for c in group]
+    calls = encoder_calls(config, subs, tokens, device, seed)
     rng, clock = np.random.default_rng(seed), clock_for(device)
-    kept: list[np.ndarray] = []
-    for _ in range(N_TRIES):
-        before = gates.state(device)
-        samples = rounds.interleaved(calls, kinds, clock, n_rounds, rng, say)
-        spoilt = gates.verdict(before, gates.state(device), **n_cpus(device))
-        kept += [] if spoilt else [samples]
-        found = _Rounds(np.concatenate(kept) if kept else samples, "" if kept else spoilt)
-        if not (refused := [reason for reason in found.qualities if reason]):
-            break
-        say(f"{len(refused)} refused by the quality gate ({refused[0]}): more rounds")
+
+    def take() -> np.ndarray:
+        return rounds.interleaved(calls, kinds, clock, wanted.n, rng, say)
+
+    found = _until_steady(take, device, say) if wanted.gated else _Samples(take())
     return [_row(case, found, i, rng) for i, case in enumerate(group)]
 
 
-class _Rounds:
-    """Samples of a group, (n_rounds, n_configurations), their paces, and what the gate says."""
+class _Samples:
+    """Of a group, (n_rounds, n_configurations), their paces, and why each is no result, or ""."""
 
-    def __init__(self, samples_ms: np.ndarray, spoilt: str) -> None:
+    def __init__(self, samples_ms: np.ndarray) -> None:
         self.paces = rounds.paces(samples_ms)
         self.at_usual_pace_ms = samples_ms / self.paces
+        self.qualities = [""] * samples_ms.shape[1]
+
+    def judge(self, spoilt: str) -> list[str]:
+        """The reasons of those that the gate refuses; spoilt: one that holds for all."""
         restless = spoilt or _restless(self.paces)
         self.qualities = [restless or unsteady(column) for column in self.at_usual_pace_ms.T]
+        return [reason for reason in self.qualities if reason]
+
+
+def _until_steady(take: Callable[[], np.ndarray], device: str, say: Say) -> _Samples:
+    """Rounds and more rounds until the gate refuses none, or the tries are used up."""
+    kept: list[np.ndarray] = []
+    for _ in range(N_TRIES):
+        before = gates.state(device)
+        samples = take()
+        spoilt = gates.verdict(before, gates.state(device), **n_cpus(device))
+        kept += [] if spoilt else [samples]
+        found = _Samples(np.concatenate(kept) if kept else samples)
+        if not (refused := found.judge("" if kept else spoilt)):
+            break
+        say(f"{len(refused)} refused by the quality gate ({refused[0]}): more rounds")
+    return found
 
 
 def _restless(paces: np.ndarray) -> str:
@@ -199,7 +223,7 @@ def _restless(paces: np.ndarray) -> str:
     return ""
 
 
-def _row(case: Case, found: _Rounds, i: int, rng: np.random.Generator) -> dict:
+def _row(case: Case, found: _Samples, i: int, rng: np.random.Generator) -> dict:
     samples_ms = [round(float(ms), 4) for ms in found.at_usual_pace_ms[:, i]]
     summary = stats.summarise(np.array(samples_ms), rng)
     config = case.sub.config(network_config(case.network))

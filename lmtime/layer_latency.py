@@ -15,7 +15,7 @@ import numpy as np
 from lmtime import encoder_latency, fronts
 from lmtime.config import DEPTHS, WIDTHS, EncoderConfig, SubNetwork
 from lmtime.encoder_latency import Say, device_called
-from lmtime.encoder_plans import Case, network_config
+from lmtime.encoder_plans import USUAL, Case, Rounds, network_config
 from lmtime.errors import UsageError
 from lmtime.fronts import Place, Row
 from lmtime.pareto.predictor import LatencyPredictor, design
@@ -65,7 +65,7 @@ def measure(
     place: Place,
     *,
     space: str = "grid",
-    n_rounds: int = 15,
+    wanted: Rounds = USUAL,
     command: str,
     say: Say = lambda text: None,
 ) -> Path:
@@ -76,10 +76,12 @@ def measure(
         cases = [case_of(network, sub, place) for sub in grid.sub_networks()]
     else:
         cases = [case for part in designed(network, place) for case in part]
-    return measure_missing(cases, place, n_rounds, command, say)
+    return measure_missing(cases, place, wanted, command, say)
 
 
-def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str, say: Say) -> Path:
+def measure_missing(
+    cases: list[Case], place: Place, wanted: Rounds, command: str, say: Say
+) -> Path:
     """Those that have no usable row with as many samples; the file of the rows."""
     cuda = place.device == "cuda"
     if cuda and place.engine != "torch":
@@ -91,7 +93,7 @@ def measure_missing(cases: list[Case], place: Place, n_rounds: int, command: str
         cases,
         device=find_device("cuda" if cuda else "cpu"),
         n_threads=() if cuda else (threads_of(place.device),),
-        n_rounds=lambda batch_size: n_rounds,
+        rounds_of=lambda batch_size: wanted,
         command=command,
         say=say,
     )
@@ -135,8 +137,9 @@ def judged_predictor(network: str, place: Place) -> Judged:
     if len(fitted) < N_DESIGN // 2 or not others:
         raise UsageError(
             f"{len(fitted)} of the {N_DESIGN} sub-networks that a predictor of {network} is "
-            f"fitted on were measured on {place.device} with {place.engine}: "
-            f"`lmtime pareto measure --network {network} --space layers` measures them"
+            f"fitted on were measured on {place.device} with {place.engine} and passed the quality "
+            f"gate: `lmtime pareto measure --network {network} --space layers` measures the "
+            f"others, best while nothing else runs"
         )
     predictor = LatencyPredictor.fit(fitted, [measured[sub.key] for sub in fitted])
     errors = predictor.errors(others, [measured[sub.key] for sub in others])

@@ -16,7 +16,7 @@ PRESETS = ("smoke", "quick", "paper")
 
 # Least and most pairs of steps, spread (IQR / median) to stop at, seconds for one configuration.
 STOP_RULES = {
-    "smoke": {"n_min": 6, "n_max": 6, "max_spread": 1.0, "max_s": 5.0},
+    "smoke": {"n_min": 6, "n_max": 6, "max_spread": 1.0, "max_s": 5.0, "gated": False},
     "quick": {"n_min": 20, "n_max": 40, "max_spread": 0.05, "max_s": 40.0},
     "paper": {"n_min": 50, "n_max": 300, "max_spread": 0.02, "max_s": 300.0},
 }

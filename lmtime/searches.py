@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from lmtime import fronts, supernets, tasks
 from lmtime.config import SubNetwork
-from lmtime.encoder_plans import SEARCH, Case
+from lmtime.encoder_plans import SEARCH, USUAL, Case, Rounds
 from lmtime.errors import Busy, UsageError
 from lmtime.fronts import Place
 from lmtime.layer_latency import Judged, case_of, judged_predictor, layer_space, measure_missing
@@ -79,7 +79,7 @@ class Scorer:
 class Plan:
     """A search. n_examples: the most of either half of the development set.
 
-    n_rounds: of the measurement at the end. storage: shared by workers, see `pareto.claims`; where
+    rounds: of the measurement at the end. storage: shared by workers, see `pareto.claims`; where
     there is none, a journal beside the super-network: a search that broke off goes on.
     """
 
@@ -87,7 +87,7 @@ class Plan:
     place: Place
     n_evaluations: int = 150
     n_examples: int | None = None
-    n_rounds: int = 15
+    rounds: Rounds = USUAL
     storage: str | None = None
     seed: int = 0  # of the search: workers of one storage take different ones
 
@@ -136,7 +136,7 @@ def _measure_in_turn(cases: list[Case], plan: Plan, command: str, say: Say) -> N
     """Measures when no other worker measures the device."""
     while True:
         try:
-            measure_missing(cases, plan.place, plan.n_rounds, command, say)
+            measure_missing(cases, plan.place, plan.rounds, command, say)
             return
         except Busy:
             say("waiting for another worker to end its measurement")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,13 +65,15 @@ class Budget:
     """What a super-network may spend. n_train, n_dev: examples that are used, None for all.
 
     n_importance: training examples that importance is judged by, so that the development set
-    stays unseen (DynaBERT takes that).
+    stays unseen (DynaBERT takes that). n_teacher: examples that the teacher meets at least: where
+    a task has few, two passes teach it next to nothing.
     """
 
     teacher: Schedule
     width: Schedule
     depth: DepthSchedule
     n_importance: int = 512
+    n_teacher: int = 0
     n_train: int | None = None
     n_dev: int | None = None
 
@@ -80,8 +83,13 @@ class Budget:
 
     def n_examples(self, n_train: int) -> int:
         """Passes of an example through training, of n_train that the task has."""
-        epochs = self.teacher.epochs + self.width.epochs + self.depth.epochs
-        return epochs * min(n_train, self.n_train or n_train)
+        n = min(n_train, self.n_train or n_train)
+        return n * (self.teacher_of(n).epochs + self.width.epochs + self.depth.epochs)
+
+    def teacher_of(self, n_train: int) -> Schedule:
+        """The teacher's schedule on a task of so many examples."""
+        epochs = max(self.teacher.epochs, math.ceil(self.n_teacher / n_train))
+        return dataclasses.replace(self.teacher, epochs=epochs)
 
 
 _BRIEF = Schedule(epochs=1, batch_size=16)
@@ -96,7 +104,11 @@ BUDGETS = {
         n_dev=256,
     ),
     "paper": Budget(
-        Schedule(2, 5e-5), Schedule(1, 1e-4), DepthSchedule(2, 1e-4, n_random=2), n_importance=512
+        Schedule(2, 5e-5),
+        Schedule(1, 1e-4),
+        DepthSchedule(2, 1e-4, n_random=2),
+        n_importance=512,
+        n_teacher=14_000,
     ),
 }
 
@@ -203,9 +215,8 @@ def train(job: Job, text: LabelledText, budget: Budget, *, say: Say = lambda tex
         path = job.folder / "stages" / f"{name}.safetensors"
         return Run(job.seed, Checkpoint(path, json.dumps(of)), say)
 
-    stages["fine-tuning"] = fine_tune(
-        network, data, budget.teacher, run=kept("fine-tuning", budget.teacher)
-    )
+    schedule = budget.teacher_of(len(data))
+    stages["fine-tuning"] = fine_tune(network, data, schedule, run=kept("fine-tuning", schedule))
     teacher = copy.deepcopy(network)
     of.append(budget.n_importance)
     drawn = np.random.default_rng(job.seed).permutation(len(data))[: budget.n_importance]

@@ -10,8 +10,8 @@ from fakes import FakeClock
 
 from lmtime import encoder_latency, encoder_plans, stats
 from lmtime.config import SubNetwork
-from lmtime.encoder_latency import run_missing, throughput_per_s, unsteady
-from lmtime.encoder_plans import TINY, Case, first_layers, network_config
+from lmtime.encoder_latency import measure, run_missing, throughput_per_s, unsteady
+from lmtime.encoder_plans import TINY, Case, Rounds, first_layers, network_config
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder
 from lmtime.study import alone_on
@@ -239,7 +239,12 @@ def results(tmp_path, monkeypatch):
 
 def run(plan=PLAN, n_threads=(1,), n_rounds=6, say=lambda text: None):
     paths = run_missing(
-        plan, device="cpu", n_threads=n_threads, n_rounds=lambda _: n_rounds, command="c", say=say
+        plan,
+        device="cpu",
+        n_threads=n_threads,
+        rounds_of=lambda _: Rounds(n_rounds),
+        command="c",
+        say=say,
     )
     return [[json.loads(line) for line in Path(p).read_text().splitlines()] for p in paths]
 
@@ -350,6 +355,18 @@ def test_disturbed_rounds_are_not_kept(results, monkeypatch):
     monkeypatch.setattr(gates, "verdict", lambda *_, **__: next(verdicts))
     (rows,) = run(PLAN[:3])
     assert [(r["quality"], r["n"]) for r in rows] == [("", 6)] * 3
+
+
+def test_the_smoke_test_of_a_lab_meets_no_gate(results, monkeypatch):
+    """However busy the machine that it runs on, and in no more rounds than it asks for."""
+    monkeypatch.setattr(gates, "verdict", lambda *_, **__: "other work")
+    monkeypatch.setattr(encoder_latency, "unsteady", lambda samples: "too wide")
+    for rule, quality, n in ((Rounds(6), "other work", 6), (Rounds(6, gated=False), "", 6)):
+        found = measure(PLAN[:2], device="cpu", wanted=rule)
+        assert {(row["quality"], row["n"]) for row in found} == {(quality, n)}
+    monkeypatch.setattr(gates, "verdict", lambda *_, **__: "")
+    found = measure(PLAN[:2], device="cpu", wanted=Rounds(6))
+    assert {(row["quality"], row["n"]) for row in found} == {("too wide", 24)}
 
 
 def test_two_at_once_for_a_device_are_refused(results):

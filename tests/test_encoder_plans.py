@@ -13,7 +13,7 @@ def test_every_configuration_is_in_a_plan_once_and_has_its_rounds(plan, preset):
     assert len(set(cases)) == len(cases)
     for case in cases:
         case.sub.require_within(network_config(case.network))
-        assert encoder_plans.N_ROUNDS[preset][case.batch_size] >= stats.MIN_PAIRS
+        assert encoder_plans.ROUNDS[preset][case.batch_size].n >= stats.MIN_PAIRS
 
 
 def test_the_depth_study_has_every_depth_at_batch_1_and_enough_for_a_line_at_others():

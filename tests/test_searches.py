@@ -8,7 +8,7 @@ from subnetworks import PLACE, designed_rows, keep, law_ms, super_network
 
 from lmtime import searches
 from lmtime.config import whole_network
-from lmtime.encoder_plans import network_config
+from lmtime.encoder_plans import Rounds, network_config
 from lmtime.errors import UsageError
 from lmtime.layer_latency import designed, judged_predictor, layer_space, threads_of
 from lmtime.pareto.front import Budget
@@ -68,7 +68,7 @@ def found(results, monkeypatch):
         return evaluate(network, data, subs)
 
     monkeypatch.setattr(searches, "evaluate", counted)
-    plan = Plan(job, PLACE, n_evaluations=6, n_examples=6, n_rounds=6)
+    plan = Plan(job, PLACE, n_evaluations=6, n_examples=6, rounds=Rounds(6, gated=False))
     conditions, rows = searches.run(plan, command="test")
     return job, conditions, rows, calls
 

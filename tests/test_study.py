@@ -297,6 +297,8 @@ def test_rows_of_a_spoilt_measurement_say_so(forward, monkeypatch):
     monkeypatch.setattr(observation, "measure", lambda *_, **__: refused)
     rows = measured().records
     assert {row.quality for row in rows} == {"the marks slow the step 2.00 times"}
+    ungated = dataclasses.replace(SETUP.rule, gated=False)  # the smoke test of a lab
+    assert {row.quality for row in measured(rule=ungated).records} == {""}
 
 
 def test_other_work_on_the_machine_spoils_a_measurement(monkeypatch):

@@ -162,6 +162,14 @@ def test_a_part_of_the_data_is_a_part(weights, monkeypatch):
     assert {r["n_examples"] for r in rows} == {3}
 
 
+def test_the_teacher_meets_enough_examples_of_a_small_task():
+    paper = budget_of("paper")
+    for n_train, epochs in ((7_475, 2), (7_000, 2), (6_999, 3), (2_127, 7)):
+        assert paper.teacher_of(n_train).epochs == epochs
+        assert paper.n_examples(n_train) == (epochs + 3) * n_train
+    assert budget_of("quick").n_examples(100) == 4 * 100
+
+
 def test_presets_grow_and_smoke_is_only_for_tests(monkeypatch):
     assert budget_of("smoke").n_examples(7000) < budget_of("quick").n_examples(7000)
     assert budget_of("quick").n_examples(7000) < budget_of("paper").n_examples(7000) == 5 * 7000

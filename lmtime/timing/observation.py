@@ -20,6 +20,7 @@ class Observation:
     """Of the samples every one is kept; one step more was counted, and one was traced.
 
     parameters: trainable values by owner. spoilt: empty, or what else happened to the device.
+    gated: False in the smoke test of a lab, whose rows are no results however quiet it was.
     """
 
     breakdown: Breakdown
@@ -27,11 +28,12 @@ class Observation:
     parameters: dict[str, int]
     surroundings: dict[str, object] = field(default_factory=dict)
     spoilt: str = ""
+    gated: bool = True
 
     @property
     def quality(self) -> str:
         """Empty, or why this must not be used as a result."""
-        return self.breakdown.quality or self.spoilt
+        return (self.breakdown.quality or self.spoilt) if self.gated else ""
 
     @property
     def uncounted(self) -> list[dict[str, object]]:
@@ -71,4 +73,6 @@ def observe(
     traced = trace(first, ownership, device=device)
     spoilt = gates.verdict(before, after, **n_cpus(device))
     surroundings = gates.facts(before, after)
-    return Observation(breakdown, traced, ownership.parameters, surroundings, spoilt)
+    return Observation(
+        breakdown, traced, ownership.parameters, surroundings, spoilt, gated=rule.gated
+    )

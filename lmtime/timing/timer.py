@@ -18,13 +18,15 @@ Step = Callable[[], object]
 class StopRule:
     """Sample at least `n_min` times, then until IQR/median <= `max_spread`, `n_max` or `max_s`.
 
-    A slow step is sampled MIN_PAIRS times however long that takes: fewer give no interval.
+    A slow step is sampled MIN_PAIRS times however long that takes: fewer give no interval. gated:
+    whether a quality gate looks at the samples, which only the smoke tests of labs do without.
     """
 
     n_min: int = 20
     n_max: int = 200
     max_spread: float = 0.05
     max_s: float = 60.0
+    gated: bool = True
 
     def is_over(self, samples_ms: list[float], elapsed_s: float) -> bool:
         """Whether enough has been seen, or the budget is spent."""
