@@ -17,7 +17,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 # each of two that run at once
 CHAPTERS = $(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax \
 	--nbval-current-env --nbval-cell-timeout 120 --dist loadfile book --ignore book/labs
 BOOK = $(BIN)/lmtime book
-PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py
+PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py -n 2
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
