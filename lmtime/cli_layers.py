@@ -24,6 +24,13 @@ def compare(
     layers: Annotated[str, typer.Option(help="Names, separated by commas.")] = LAYERS,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seconds: Annotated[float, typer.Option(help="To measure for, about.")] = 15.0,
+    pages_kept: Annotated[
+        bool,
+        typer.Option(
+            "--keep-pages/--return-pages",
+            help="On a CPU: keep freed memory, for steadier steps, or give it back to the system.",
+        ),
+    ] = True,
     json_to: Json = None,
 ) -> None:
     """Time output layers side by side, forward and backward, beside the bare matrix products."""
@@ -37,7 +44,8 @@ def compare(
 
     shape = comparison.Shape(*sizes, cutoffs=numbers("cutoffs", cutoffs))
     device = find_device(device)
-    keep_pages()
+    if pages_kept:
+        keep_pages()
     with terminal.progress() as tell:
         doc = comparison.compared_document(
             layers.split(","), shape, device, max_s=seconds, command=command_line(), say=tell

@@ -26,6 +26,7 @@ from lmtime.timing.trace import trace
 
 Say = Callable[[str], None]
 CORPUS, NAME = "movie-reviews", "output_layers"
+RETURNED = f"{NAME}_returned"  # of a process whose freed memory goes back to the system
 SIZES = ("hidden_size", "vocab_size", "n_tokens")
 N_ROUNDS = (3, 40)
 SLOW_MS = 400.0  # a layer above it is in fewer rounds, beside the reference all the same
@@ -117,18 +118,19 @@ def run_missing(
     *,
     device: str,
     command: str,
+    study: str = NAME,
     max_s: float = 30.0,
     say: Say = lambda text: None,
 ) -> Path:
-    """Compare at every shape of a plan that has no rows yet; their file, `NAME`.jsonl."""
+    """Compare at every shape of a plan that has no rows yet; their file, `<study>.jsonl`."""
     folder = results_root() / device_folder(device)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{NAME}.jsonl"
+    path = folder / f"{study}.jsonl"
     with alone_on(device):
         for i, (hidden_size, n_tokens, names) in enumerate(plan, 1):
             shape = Shape(hidden_size, n_tokens=n_tokens)
             sizes = {name: getattr(shape, name) for name in SIZES}
-            title = f"{NAME} {i}/{len(plan)}: hidden {hidden_size}, {n_tokens} tokens"
+            title = f"{study} {i}/{len(plan)}: hidden {hidden_size}, {n_tokens} tokens"
             known = {r["layer"] for r in read_jsonl(path) if sizes.items() <= r.items()}
             if known.issuperset(names):
                 say(f"{title}: already compared")

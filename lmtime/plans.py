@@ -226,6 +226,16 @@ def comparison_plan(preset: str) -> Sizes:
     ]
 
 
+def returned_plan(preset: str) -> Sizes:
+    """Layers of a full vocabulary, for a process that gives the memory that it frees back."""
+    check(preset)
+    if preset == "smoke":
+        return [(64, 16, ("chunked",))]
+    if preset == "quick":
+        return [(512, 1024, ("torch-full", "chunked"))]
+    return [(d, 1024, WHOLE) for d in (512, 1024)]
+
+
 def _gcn(layer: str, n_tokens: int, **sizes: object) -> tuple[str, ModelConfig]:
     if layer == "adaptive" and sizes.get("vocab_size") == 10_000:
         sizes["cutoffs"] = (1_000, 4_000)

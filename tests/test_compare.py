@@ -80,7 +80,8 @@ def test_partitions_fit_the_sizes_that_are_compared():
 
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_plans_name_layers_that_there_are(preset):
-    for hidden_size, n_tokens, names in plans.comparison_plan(preset):
+    shapes = plans.comparison_plan(preset) + plans.returned_plan(preset)
+    for hidden_size, n_tokens, names in shapes:
         shape = Shape(hidden_size, n_tokens=n_tokens)
         assert set(names) <= set(BUILDERS) | set(shape.partitions)
 

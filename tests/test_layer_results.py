@@ -11,6 +11,7 @@ from lmtime.records import read_jsonl
 
 REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
 TIMED = read_jsonl(REFERENCE / "output_layers.jsonl")
+RETURNED = read_jsonl(REFERENCE / "output_layers_returned.jsonl")
 TRIALS = read_jsonl(REFERENCE / "perplexity.jsonl")
 
 
@@ -73,6 +74,17 @@ def test_scores_that_are_dropped_leave_little_memory():
             for layer in ("fused-adaptive", "torch-adaptive")
         )
         assert ours <= 0.6 * torchs
+
+
+def test_chunks_take_less_time_and_memory_where_freed_memory_goes_back():
+    full, chunked = (
+        next(r for r in RETURNED if (r["layer"], r["hidden_size"]) == (name, 512))
+        for name in ("torch-full", "chunked")
+    )
+    assert chunked["latency_ms_high"] < full["latency_ms_low"]
+    assert chunked["latency_ms"] <= 0.90 * full["latency_ms"]
+    activations = [r["peak_bytes"] - r["gradient_bytes"] for r in (full, chunked)]
+    assert activations[1] <= activations[0] / 8
 
 
 def test_every_trial_was_judged_on_the_same_documents():

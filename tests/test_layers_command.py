@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lmtime import layer_charts
+from lmtime.timing import pages
 
 SMALL = [
     "compare", "--hidden-size=16", "--vocab-size=500", "--n-tokens=20", "--cutoffs=50,200",
@@ -34,6 +35,14 @@ def test_the_table_says_where_no_difference_is_shown(command):
     assert code == 0
     assert "torch-adaptive" in out
     assert "bare matrix products" in out
+
+
+@pytest.mark.parametrize("option, kept", [((), True), (("--return-pages",), False)])
+def test_freed_memory_is_kept_unless_it_is_to_go_back(command, monkeypatch, option, kept):
+    told = []
+    monkeypatch.setattr(pages, "keep_pages", lambda: told.append(True) or True)
+    code, _, _ = command(*SMALL, "--layers", "fused-adaptive", *option)
+    assert (code, bool(told)) == (0, kept)
 
 
 @pytest.mark.parametrize(
