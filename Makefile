@@ -26,7 +26,7 @@ PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py -n 2
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
-book: $(INSTALLED) ## measure this machine (minutes), build the book, say where it is
+book: $(INSTALLED) ## measure this machine (20 minutes), build the book, say where it is
 	@$(BIN)/lmtime study --preset quick
 	@$(BIN)/lmtime book
 

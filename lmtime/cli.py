@@ -190,7 +190,7 @@ def run(
 
 @app.command()
 def study(
-    preset: Annotated[str, typer.Option(help="quick (minutes) or paper (hours).")] = "quick",
+    preset: Annotated[str, typer.Option(help="quick (twenty minutes) or paper (hours).")] = "quick",
     device: Device = "auto",
 ) -> None:
     """Run every lab; what has been measured already is not measured again."""
@@ -201,8 +201,14 @@ def study(
     device = find_device(device)
 
     with terminal.progress() as say:
-        for name in labs():
-            run_lab(name, [f"preset={preset}", f"device={device}"], say=say)
+        names = labs()
+        for i, name in enumerate(names, 1):
+            title = f"{name} ({i} of {len(names)})"
+            run_lab(
+                name,
+                [f"preset={preset}", f"device={device}"],
+                say=lambda text, title=title: say(f"{title}: {text}"),
+            )
 
 
 @app.command()

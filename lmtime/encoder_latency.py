@@ -20,6 +20,7 @@ from lmtime.encoder_plans import (
     THREADS,
     Case,
     Rounds,
+    device_called,
     name_in_network,
     network_config,
     part_of,
@@ -150,11 +151,6 @@ def _save(path: Path, rows: list[dict], conditions: Provenance) -> None:
     new = {_identity(row) for row in rows}
     kept = [row for row in there if _identity(row) not in new]
     write_jsonl(path, [*kept, *(facts | row for row in rows)])
-
-
-def device_called(n_threads: int | None) -> str:
-    """As in `cpu-1-thread`: a number of threads makes a device of its own. None is a GPU."""
-    return "cuda" if n_threads is None else f"cpu-{n_threads}-thread{'s' * (n_threads > 1)}"
 
 
 def measure(

@@ -18,6 +18,7 @@ from lmtime.config.encoder import (
     sub_network,
     whole_network,
 )
+from lmtime.errors import UsageError
 from lmtime.plans import check
 
 LATENCY, SCORES, SEARCH = "encoder_latency", "encoder_scores", "encoder_search"  # studies
@@ -93,6 +94,19 @@ SEARCHES = {
 def network_config(name: str) -> EncoderConfig:
     """As `find_encoder`, and the tiny one of smoke tests."""
     return _TINY if name == TINY else find_encoder(name)
+
+
+def device_called(n_threads: int | None) -> str:
+    """As in `cpu-1-thread`: a number of threads makes a device of its own. None is a GPU."""
+    return "cuda" if n_threads is None else f"cpu-{n_threads}-thread{'s' * (n_threads > 1)}"
+
+
+def threads_of(device: str) -> int:
+    """Threads of a device of a CPU, as in `cpu-2-threads`."""
+    n = device.split("-")[1] if device.startswith("cpu-") else ""
+    if not n.isdecimal() or device != device_called(int(n)) or int(n) < 1:
+        raise UsageError(f"device {device!r}: choose cuda, cpu-1-thread, cpu-2-threads and so on")
+    return int(n)
 
 
 def place_in_words(device: str, engine: str) -> str:

@@ -20,9 +20,10 @@ import torch
 
 from lmtime.config import EncoderConfig, SubNetwork, name_of, sub_network
 from lmtime.encoder_latency import unsteady
+from lmtime.encoder_plans import threads_of
 from lmtime.errors import UsageError
 from lmtime.fronts import Place
-from lmtime.layer_latency import judged_predictor, threads_of
+from lmtime.layer_latency import judged_predictor
 from lmtime.models.batches import TOKENIZER, batches
 from lmtime.models.checkpoint import WEIGHTS, load_encoder, save_encoder
 from lmtime.models.encoder import Encoder, cut

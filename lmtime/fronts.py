@@ -12,7 +12,7 @@ from typing import Any
 
 from lmtime import published_scores, tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
-from lmtime.encoder_plans import LATENCY, SCORES, SEQ_LEN, place_in_words
+from lmtime.encoder_plans import LATENCY, SCORES, SEQ_LEN, place_in_words, threads_of
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
@@ -197,13 +197,15 @@ def latencies(network: str, place: Place, keys: Collection[str] = ()) -> tuple[l
     found = next((s for s in sets if s.place == place and s.has_most(keys)), None)
     if found:
         return list(found.rows), found.whose
+    if place.device != "cuda":
+        threads_of(place.device)  # refuses what is no device at all
     some = any(s.place == place for s in sets)
-    there = "; ".join(dict.fromkeys(_in_words(s.place) for s in sets)) or "none at all"
+    there = "; ".join(dict.fromkeys(_in_words(s.place) for s in sets if s.has_most(keys)))
     raise UsageError(
         f"{'less than half of the sub-networks' if some else 'no latency'} of {network} "
         f"{'were' if some else 'was'} measured on {_in_words(place)}: there are latencies on "
-        f"{there}; `lmtime pareto measure --network {network} --device {place.device} "
-        f"--engine {place.engine}` measures them"
+        f"{there or 'none at all'}; `lmtime pareto measure --network {network} {_options(place)}` "
+        f"measures them"
     )
 
 
@@ -217,6 +219,14 @@ def measured(network: str) -> list[Measured]:
                 sets.setdefault((whose, row["device_name"], place), []).append(row)
     found = [Measured(*of, tuple(rows)) for of, rows in sets.items()]
     return sorted(found, key=lambda s: (s.place.device, s.place.engine != "torch"))
+
+
+def _options(place: Place) -> str:
+    """Of the command that measures there."""
+    options = f"--device {place.device} --engine {place.engine}"
+    if place.is_usual:
+        return options
+    return f"{options} --batch-size {place.batch_size} --seq-len {place.seq_len}"
 
 
 def _in_words(place: Place) -> str:

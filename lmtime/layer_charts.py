@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import altair as alt
 
-from lmtime.charts import colours
+from lmtime.charts import FIT_WIDTH, colours
 
 # Told apart in both themes and by those who confuse red and green (Okabe and Ito 2008).
 PALETTE = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442"]
@@ -84,6 +84,31 @@ def front(rows: Sequence[dict], description: str) -> alt.LayerChart:
     none = alt.Chart(alt.Data(values=[{"none": 0}])).mark_rule(strokeDash=[5, 4], color="#999999")
     return alt.layer(none.encode(y="none:Q"), likely, spread, points, names).properties(
         description=description, height=340
+    )
+
+
+def by_memory(rows: Sequence[dict], description: str) -> alt.LayerChart:
+    """Time of each layer and hidden size, with intervals, by what becomes of freed memory.
+
+    rows: of `compare`, with "memory", where it goes.
+    """
+    shown = [
+        {"layer": f"{r['layer']}|hidden {r['hidden_size']:,}", "memory": r["memory"],
+         "ms": r["latency_ms"], "low": r["latency_ms_low"], "high": r["latency_ms_high"]}
+        for r in rows
+    ]  # fmt: skip
+    names = list(dict.fromkeys(r["memory"] for r in shown))
+    axis = alt.Axis(labelExpr="split(datum.label, '|')", labelLimit=200)
+    base = alt.Chart(alt.Data(values=shown)).encode(
+        y=alt.Y("layer:N", title=None, sort=None, axis=axis),
+        yOffset=alt.YOffset("memory:N", sort=names),
+        color=colours(dict(zip(names, PALETTE, strict=False)), shorthand="memory:N"),
+        tooltip=["layer:N", "memory:N", alt.Tooltip("ms:Q", format=",.0f")],
+    )
+    intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(x=alt.X("ms:Q", title="ms"))
+    return alt.layer(intervals, points).properties(
+        description=description, height=alt.Step(20), autosize=FIT_WIDTH
     )
 
 

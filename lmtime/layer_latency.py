@@ -14,8 +14,8 @@ import numpy as np
 
 from lmtime import encoder_latency, fronts
 from lmtime.config import DEPTHS, WIDTHS, EncoderConfig, SubNetwork
-from lmtime.encoder_latency import Say, device_called
-from lmtime.encoder_plans import USUAL, Case, Rounds, network_config
+from lmtime.encoder_latency import Say
+from lmtime.encoder_plans import USUAL, Case, Rounds, network_config, threads_of
 from lmtime.errors import UsageError
 from lmtime.fronts import Place, Row
 from lmtime.pareto.predictor import LatencyPredictor, design
@@ -155,11 +155,3 @@ def _latencies_here(network: str, place: Place) -> dict[str, float]:
         if (found.place, found.device_name) == (place, here)
         for row in found.rows
     }
-
-
-def threads_of(device: str) -> int:
-    """Threads of a device of a CPU, as in `cpu-2-threads`."""
-    n = device.split("-")[1] if device.startswith("cpu-") else ""
-    if not n.isdigit() or device != device_called(int(n)) or int(n) < 1:
-        raise UsageError(f"device {device!r}: choose cuda, cpu-1-thread, cpu-2-threads and so on")
-    return int(n)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence, Sized
 from typing import Any
 
 from IPython.display import Markdown
 
 from lmtime.records import STEP, Record, Study, studies
+
+_INTERVAL = re.compile(r"\(\S+ to \S+\)")
 
 
 def measured_groups(study: str) -> list[dict]:
@@ -89,6 +92,13 @@ def takeaway(text: str) -> Markdown:
 
 
 def table(header: list[str], rows: Iterable[list[str]]) -> Markdown:
-    """A table on the page; numbers are right-aligned."""
-    lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
+    """A table on the page; numbers are right-aligned, and an interval stays in one line."""
+    lines = [header, [":--", *["--:"] * (len(header) - 1)], *map(_unbroken, rows)]
     return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def _unbroken(row: list[str]) -> list[str]:
+    """Intervals, as in "12 (10 to 14)", with spaces at which no line is broken."""
+    return [
+        _INTERVAL.sub(lambda it: it[0].replace(" ", "\N{NO-BREAK SPACE}"), cell) for cell in row
+    ]

@@ -81,6 +81,11 @@ def test_what_is_missing_is_told_with_the_command_that_gets_it(monkeypatch):
         front()
     with pytest.raises(UsageError, match=r"no latency of bert-base.*--device cuda --engine torch"):
         front(place=Place("cuda"))
+    with pytest.raises(UsageError, match=r"on none at all; .*--batch-size 8 --seq-len 128` meas"):
+        front(place=Place("cpu-1-thread", batch_size=8))
+    with pytest.raises(UsageError, match=r"device 'gpu': choose cuda, cpu-1-thread"):
+        front(place=Place("gpu"))
+    at_hand(monkeypatch, own=grid(), scores=trained())
     with pytest.raises(UsageError, match=r"cpu-1-thread with torch, batch 1 of 128 tokens"):
         front(place=Place("cuda"))
     with pytest.raises(UsageError, match=r"score on cola: sentiment with minilm-l6.*pareto train"):

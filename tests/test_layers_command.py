@@ -104,6 +104,15 @@ def test_the_front_tells_the_dominated_from_the_others():
     assert "'dominated'" in text
 
 
+def test_the_chart_by_memory_has_a_point_and_an_interval_for_each_row():
+    rows = [{**ROW, "memory": name} for name in ("kept", "goes back")]
+    spec = layer_charts.by_memory(rows, "By memory.").to_dict()
+    (values,) = [found["data"]["values"] for found in (spec, *spec["layer"]) if "data" in found]
+    assert [(v["memory"], v["low"], v["ms"], v["high"]) for v in values] == [
+        ("kept", 1.9, 2.0, 2.2), ("goes back", 1.9, 2.0, 2.2),
+    ]  # fmt: skip
+
+
 def test_the_scaling_chart_is_logarithmic_in_both():
     spec = layer_charts.scaling([ROW, {**ROW, "hidden_size": 1024}], "Growth.").to_dict()
     assert str(spec).count("'type': 'log'") >= 2
