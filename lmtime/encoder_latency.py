@@ -25,12 +25,14 @@ from lmtime.encoder_plans import (
     network_config,
     part_of,
 )
+from lmtime.errors import TooLarge
+from lmtime.models.memory import GIB, available_bytes
 from lmtime.records import Provenance, append_jsonl, read_jsonl, results_root, write_jsonl
 from lmtime.study import alone_on
 from lmtime.timing import gates, rounds
 from lmtime.timing.clock import clock_for
 from lmtime.timing.conditions import device_folder, load_average, n_cpus, provenance, threads
-from lmtime.timing.encoder_calls import encoder_calls, tokens_of
+from lmtime.timing.encoder_calls import encoder_calls, held_bytes, tokens_of
 from lmtime.timing.pages import keep_pages
 
 MAX_SPREAD = 0.25  # interquartile range over the median
@@ -171,6 +173,7 @@ def measure(
     config = network_config(case.network)
     tokens = tokens_of(config, case.batch_size, case.seq_len, seed)
     kinds, subs = [c.engine for c in group], [(c.engine, c.sub) for c in group]
+    _require_memory(case.network, len(group), held_bytes(config, subs), device)
     calls = encoder_calls(config, subs, tokens, device, seed)
     rng, clock = np.random.default_rng(seed), clock_for(device)
 
@@ -179,6 +182,17 @@ def measure(
 
     found = _until_steady(take, device, say) if wanted.gated else _Samples(take())
     return [_row(case, found, i, rng) for i, case in enumerate(group)]
+
+
+def _require_memory(network: str, n: int, needed: int, device: str) -> None:
+    """Refuse what would not fit: all sub-networks that take turns are alive at once."""
+    available = available_bytes(device)
+    if needed > available:
+        raise TooLarge(
+            f"{n} sub-networks of {network} that take turns need about {needed / GIB:.1f} GiB, and "
+            f"there are {available / GIB:.1f} GiB available on this {device}: choose a smaller "
+            f"network or a smaller space"
+        )
 
 
 class _Samples:

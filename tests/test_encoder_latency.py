@@ -17,7 +17,7 @@ from lmtime.models.encoder import Encoder
 from lmtime.study import alone_on
 from lmtime.timing import gates, rounds
 from lmtime.timing.conditions import threads
-from lmtime.timing.encoder_calls import encoder_calls, tokens_of
+from lmtime.timing.encoder_calls import encoder_calls, held_bytes, tokens_of
 from lmtime.timing.rounds import HOT_MS, MIN_OTHERS, SLOW_MS, interleaved, paces
 
 NARROW = SubNetwork((0, 2), (2, 1), (40, 10))
@@ -355,6 +355,31 @@ def test_disturbed_rounds_are_not_kept(results, monkeypatch):
     monkeypatch.setattr(gates, "verdict", lambda *_, **__: next(verdicts))
     (rows,) = run(PLAN[:3])
     assert [(r["quality"], r["n"]) for r in rows] == [("", 6)] * 3
+
+
+def test_weights_that_are_held_are_counted_once():
+    """Against the storages themselves; the classifier and the pooler of each copy are left out."""
+    config, tokens = network_config(TINY), tokens_of(network_config(TINY), 1, 8)
+    wanted = [("torch", sub) for sub in (first_layers(TINY, 2), NARROW, NARROW)]
+    calls = encoder_calls(config, wanted, tokens, "cpu")
+    encoders = [c.cell_contents for call in calls for c in call.__closure__]
+    held = {
+        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes()
+        for encoder in encoders
+        if isinstance(encoder, Encoder)
+        for p in encoder.parameters()
+    }
+    assert held_bytes(config, wanted) == pytest.approx(sum(held.values()), rel=0.1)
+    whole = ("onnxruntime", first_layers(TINY, 3))
+    more = held_bytes(config, [*wanted, whole]) - held_bytes(config, wanted)
+    assert more == 4 * config.parameters
+
+
+def test_what_would_not_fit_is_refused_before_it_is_made(results, monkeypatch):
+    monkeypatch.setattr(encoder_latency, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(encoder_latency, "encoder_calls", lambda *_: pytest.fail("it was made"))
+    with pytest.raises(UsageError, match=r"4 sub-networks of tiny .* on this cpu: choose"):
+        run(PLAN[:4])
 
 
 def test_the_smoke_test_of_a_lab_meets_no_gate(results, monkeypatch):

@@ -30,6 +30,21 @@ def tokens_of(config: EncoderConfig, batch_size: int, seq_len: int, seed: int = 
     return torch.randint(config.vocab_size, (batch_size, seq_len), generator=generator)
 
 
+def held_bytes(config: EncoderConfig, wanted: Iterable[tuple[str, SubNetwork]]) -> int:
+    """What the weights of `encoder_calls` take: those that are copied for each, and the network's.
+
+    A call in torch shares the embeddings with the network, and layers of full width too.
+    """
+    held = config.parameters
+    for engine, sub in wanted:
+        part = sub.config(config)
+        if engine != "torch":
+            held += part.parameters
+        elif not _is_shared(config, sub):
+            held += part.encoder_parameters
+    return 4 * held
+
+
 def encoder_calls(
     config: EncoderConfig,
     wanted: Iterable[tuple[str, SubNetwork]],
@@ -50,11 +65,16 @@ def encoder_calls(
     return calls
 
 
+def _is_shared(full: EncoderConfig, sub: SubNetwork) -> bool:
+    """Whether each of its layers has the full width, so that nothing is to be cut."""
+    widths = [(full.heads[i], full.ffn_sizes[i]) for i in sub.layers]
+    return widths == list(zip(sub.heads, sub.ffn_sizes, strict=True))
+
+
 def _torch_call(full: Encoder, sub: SubNetwork, tokens: Tensor, device: str) -> Step:
     """Layers of full width are shared with the full network; narrower ones are cut out of it."""
     full, on_device = full.to(device), tokens.to(device)
-    widths = [(full.config.heads[i], full.config.ffn_sizes[i]) for i in sub.layers]
-    if widths == list(zip(sub.heads, sub.ffn_sizes, strict=True)):
+    if _is_shared(full.config, sub):
         encoder, part = full, sub
     else:
         encoder, part = cut(full, sub), None
