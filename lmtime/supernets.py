@@ -72,6 +72,7 @@ class Budget:
     teacher: Schedule
     width: Schedule
     depth: DepthSchedule
+    _: dataclasses.KW_ONLY
     n_importance: int = 512
     n_teacher: int = 0
     n_train: int | None = None
@@ -94,7 +95,14 @@ class Budget:
 
 _BRIEF = Schedule(epochs=1, batch_size=16)
 BUDGETS = {
-    "smoke": Budget(_BRIEF, _BRIEF, DepthSchedule(1, batch_size=16, n_random=1), 16, 32, 16),
+    "smoke": Budget(
+        _BRIEF,
+        _BRIEF,
+        DepthSchedule(1, batch_size=16, n_random=1),
+        n_importance=16,
+        n_train=32,
+        n_dev=16,
+    ),
     "quick": Budget(
         Schedule(2, 2e-4, 16),
         Schedule(1, 3e-4, 16),

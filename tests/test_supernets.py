@@ -171,6 +171,7 @@ def test_the_teacher_meets_enough_examples_of_a_small_task():
 
 
 def test_presets_grow_and_smoke_is_only_for_tests(monkeypatch):
+    assert budget_of("smoke").n_dev < budget_of("quick").n_dev < 1000
     assert budget_of("smoke").n_examples(7000) < budget_of("quick").n_examples(7000)
     assert budget_of("quick").n_examples(7000) < budget_of("paper").n_examples(7000) == 5 * 7000
     monkeypatch.delenv("LMTIME_RESULTS")
