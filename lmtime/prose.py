@@ -10,6 +10,7 @@ from IPython.display import Markdown
 
 from lmtime.records import STEP, Record, Study, studies
 
+N_ROOMY = 5  # columns of a table that fit a page unbroken
 _INTERVAL = re.compile(r"\(\S+ to \S+\)")
 
 
@@ -92,8 +93,12 @@ def takeaway(text: str) -> Markdown:
 
 
 def table(header: list[str], rows: Iterable[list[str]]) -> Markdown:
-    """A table on the page; numbers are right-aligned, and an interval stays in one line."""
-    lines = [header, [":--", *["--:"] * (len(header) - 1)], *map(_unbroken, rows)]
+    """A table on the page; numbers are right-aligned; where there is room, intervals are whole.
+
+    A wide table breaks them, so that its last columns are in sight without scrolling.
+    """
+    shown = map(_unbroken, rows) if len(header) <= N_ROOMY else rows
+    lines = [header, [":--", *["--:"] * (len(header) - 1)], *shown]
     return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 

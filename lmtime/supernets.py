@@ -93,16 +93,9 @@ class Budget:
         return dataclasses.replace(self.teacher, epochs=epochs)
 
 
-_BRIEF = Schedule(epochs=1, batch_size=16)
+_BRIEF, _BRIEF_DEPTH = Schedule(1, batch_size=16), DepthSchedule(1, batch_size=16, n_random=1)
 BUDGETS = {
-    "smoke": Budget(
-        _BRIEF,
-        _BRIEF,
-        DepthSchedule(1, batch_size=16, n_random=1),
-        n_importance=16,
-        n_train=32,
-        n_dev=16,
-    ),
+    "smoke": Budget(_BRIEF, _BRIEF, _BRIEF_DEPTH, n_importance=16, n_train=32, n_dev=16),
     "quick": Budget(
         Schedule(2, 2e-4, 16),
         Schedule(1, 3e-4, 16),

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from front_rows import at_hand, grid
 
 from lmtime import front_charts, front_facts, fronts, hat, prose
@@ -78,3 +79,11 @@ def test_where_there_are_no_rows_the_command_is_told():
     assert prose.given([], lambda: 1 / 0) is None
     told = prose.given({}, lambda: 1 / 0, "lmtime pareto measure")
     assert told.data == "There are no rows for this yet: run `lmtime pareto measure`."
+
+
+@pytest.mark.parametrize("n_columns, whole", [(2, True), (prose.N_ROOMY, True), (6, False)])
+def test_an_interval_stays_in_one_line_where_there_is_room(n_columns, whole):
+    row = ["layer", *["12 (-1 to 1,014)"] * (n_columns - 1)]
+    text = prose.table(["name"] * n_columns, [row]).data
+    assert text.count("(-1\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}1,014)") == whole * (n_columns - 1)
+    assert text.count("(-1 to 1,014)") == (not whole) * (n_columns - 1)
