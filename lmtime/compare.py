@@ -21,6 +21,7 @@ from lmtime.timing.conditions import device_folder, load_average, provenance
 from lmtime.timing.counters import count
 from lmtime.timing.memory import peak_bytes
 from lmtime.timing.ownership import Ownership
+from lmtime.timing.pages import are_kept
 from lmtime.timing.timer import time_once
 from lmtime.timing.trace import trace
 
@@ -122,7 +123,12 @@ def run_missing(
     max_s: float = 30.0,
     say: Say = lambda text: None,
 ) -> Path:
-    """Compare at every shape of a plan that has no rows yet; their file, `<study>.jsonl`."""
+    """Compare at every shape of a plan that has no rows yet; their file, `<study>.jsonl`.
+
+    Two calls for one device at a time are refused, and RETURNED where pages are kept already.
+    """
+    if study == RETURNED and are_kept():
+        raise UsageError("this process keeps pages, which cannot be undone: start another for them")
     folder = results_root() / device_folder(device)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{study}.jsonl"

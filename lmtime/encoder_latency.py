@@ -33,7 +33,7 @@ from lmtime.timing import gates, rounds
 from lmtime.timing.clock import clock_for
 from lmtime.timing.conditions import device_folder, load_average, n_cpus, provenance, threads
 from lmtime.timing.encoder_calls import encoder_calls, held_bytes, tokens_of
-from lmtime.timing.pages import keep_pages
+from lmtime.timing.pages import keep_pages, release_pages
 
 MAX_SPREAD = 0.25  # interquartile range over the median
 MAX_INTERVAL = 0.10  # of the median, from end to end
@@ -185,7 +185,11 @@ def measure(
 
 
 def _require_memory(network: str, n: int, needed: int, device: str) -> None:
-    """Refuse what would not fit: all sub-networks that take turns are alive at once."""
+    """Refuse what would not fit: all sub-networks that take turns are alive at once.
+
+    What groups before this one left to the process, see `keep_pages`, is given back first.
+    """
+    release_pages()
     available = available_bytes(device)
     if needed > available:
         raise TooLarge(

@@ -86,6 +86,12 @@ def test_plans_name_layers_that_there_are(preset):
         assert set(names) <= set(BUILDERS) | set(shape.partitions)
 
 
+def test_a_process_that_keeps_pages_is_none_that_returns_them(monkeypatch):
+    monkeypatch.setattr(compare, "are_kept", lambda: True)
+    with pytest.raises(UsageError, match="this process keeps pages"):
+        compare.run_missing([], device="cpu", command="a test", study=compare.RETURNED)
+
+
 def test_layers_with_the_same_products_share_them():
     chunked, full, own = contestants(["chunked", FULL, "fused-adaptive"], task())
     assert chunked.products is full.products is not own.products

@@ -1,6 +1,8 @@
 """Laws of timing encoders: rounds, the gate, and what a run leaves behind."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -373,6 +375,29 @@ def test_weights_that_are_held_are_counted_once():
     whole = ("onnxruntime", first_layers(TINY, 3))
     more = held_bytes(config, [*wanted, whole]) - held_bytes(config, wanted)
     assert more == 4 * config.parameters
+
+
+KEPT_AND_RELEASED = """
+import torch
+from lmtime.timing.pages import keep_pages, release_pages
+
+def resident():
+    return 4096 * int(open("/proc/self/statm").read().split()[1])
+
+assert keep_pages()
+arrays = [torch.ones(2**22) for _ in range(20)]  # 16 MiB each
+del arrays
+kept = resident()
+release_pages()
+print(kept - resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are kept by glibc")
+def test_pages_that_are_kept_can_be_released():
+    """Else what an earlier group left would count as taken when the next is to fit."""
+    out = subprocess.check_output([sys.executable, "-c", KEPT_AND_RELEASED], text=True)
+    assert int(out) > 15 * 2**24
 
 
 def test_what_would_not_fit_is_refused_before_it_is_made(results, monkeypatch):

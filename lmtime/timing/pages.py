@@ -9,7 +9,10 @@ jemalloc and tcmalloc that PyTorch's guide to CPUs advises, keep them. So can gl
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+
+import torch
 
 # <malloc.h>: parameters of mallopt
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -31,6 +34,14 @@ def keep_pages() -> bool:
         return False
     _kept = bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
     return _kept
+
+
+def release_pages() -> None:
+    """Give the memory that is free now back: of glibc to the system, of torch to the GPU."""
+    gc.collect()
+    torch.cuda.empty_cache()  # nothing where no GPU was used
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def are_kept() -> bool:
