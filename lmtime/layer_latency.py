@@ -138,8 +138,8 @@ def judged_predictor(network: str, place: Place) -> Judged:
         raise UsageError(
             f"{len(fitted)} of the {N_DESIGN} sub-networks that a predictor of {network} is "
             f"fitted on were measured on {place.device} with {place.engine} and passed the quality "
-            f"gate: `lmtime pareto measure --network {network} --space layers` measures the "
-            f"others, best while nothing else runs"
+            f"gate: `lmtime pareto measure --network {network} --space layers {place.options}` "
+            f"measures the others, best while nothing else runs"
         )
     predictor = LatencyPredictor.fit(fitted, [measured[sub.key] for sub in fitted])
     errors = predictor.errors(others, [measured[sub.key] for sub in others])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -26,21 +27,22 @@ def keep_pages() -> bool:
     Only where the C library is glibc. It holds for the rest of the process, whose memory then
     does not shrink any more.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     global _kept
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    _kept = bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
+    if mallopt := _of_c("mallopt"):
+        _kept = bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
     return _kept
+
+
+def _of_c(name: str) -> Callable[..., int] | None:
+    """A function of the C library, on Linux, and where it has one of this name."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
 
 
 def release_pages() -> None:
     """Give the memory that is free now back: of glibc to the system, of torch to the GPU."""
     gc.collect()
     torch.cuda.empty_cache()  # nothing where no GPU was used
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+    if trim := _of_c("malloc_trim"):
         trim(0)
 
 
