@@ -1,8 +1,8 @@
 """Rows of latencies and scores for tests of fronts: grids measured, and a network trained here."""
 
-from lmtime import fronts
 from lmtime.config import DEPTHS, ENCODERS, WIDTHS, name_of, sub_network
-from lmtime.encoder_plans import LATENCY, SCORES, SEARCH
+from lmtime.encoders import fronts
+from lmtime.encoders.plans import LATENCY, SCORES, SEARCH
 
 PER_HEAD_MS, PER_LAYER_MS, FIXED_MS = 1.0, 1.5, 2.0  # of one thread
 GRID = {

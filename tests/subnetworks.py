@@ -4,14 +4,14 @@ import shutil
 
 import numpy as np
 
-from lmtime import layer_latency
 from lmtime.config import name_of
-from lmtime.encoder_plans import LATENCY, part_of
-from lmtime.fronts import Place
+from lmtime.encoders import layer_latency
+from lmtime.encoders.fronts import Place
+from lmtime.encoders.plans import LATENCY, part_of
+from lmtime.encoders.supernets import Job
 from lmtime.models.batches import TOKENIZER
 from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
 from lmtime.records import append_jsonl, results_root
-from lmtime.supernets import Job
 from lmtime.timing.conditions import device_folder, device_name, threads
 
 PLACE = Place("cpu-1-thread", seq_len=8)

@@ -16,23 +16,26 @@ ROOT = Path(lmtime.__file__).parent
 # import from outside, anywhere in its files, besides the standard library.
 LAYERS = (
     {"errors": "", "config": "", "records": "", "hardware": "", "calibration": ""},
-    {"cost": "", "plans": "", "encoder_plans": ""},
+    {"cost": "", "plans": "", "encoders": "", "encoders.plans": ""},
     {"accuracy": "", "published": "", "inverse": "", "partition_table": ""},
-    {"published_scores": ""},
+    {"encoders.published_scores": ""},
     {"stats": "numpy", "metrics": "numpy", "lines": "numpy"},
-    {"latency_rows": "numpy", "score_rows": "numpy"},
-    {"depth": "numpy"},
+    {"encoders.latency_rows": "numpy", "encoders.score_rows": "numpy"},
+    {"encoders.depth": "numpy"},
     {"pareto": "numpy optuna sqlalchemy filelock"},
     {"sources": "", "glue": ""},
-    {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy", "hat": "numpy"},
+    {"wordcounts": "numpy", "corpora": "numpy", "tasks": "numpy"},
+    {"encoders.hat": "numpy"},
     {"softmax": "torch numpy"},
     {"models": "torch transformers numpy safetensors tokenizers onnx onnxruntime"},
     {"timing": "torch numpy fvcore torchinfo"},
     {"report": "numpy", "study": "numpy filelock"},
-    {"trials": "filelock", "compare": "numpy filelock", "encoder_latency": "numpy"},
-    {"supernets": "numpy filelock", "fronts": "numpy"},
-    {"layer_latency": "numpy", "front_facts": "numpy", "device_fronts": "numpy"},
-    {"searches": "numpy filelock", "exports": "torch numpy"},
+    {"trials": "filelock", "compare": "numpy filelock"},
+    {"encoders.measuring": "numpy"},
+    {"encoders.supernets": "numpy filelock", "encoders.fronts": "numpy"},
+    {"encoders.layer_latency": "numpy", "encoders.front_facts": "numpy"},
+    {"encoders.device_fronts": "numpy", "encoders.searches": "numpy filelock"},
+    {"encoders.exports": "torch numpy"},
     {
         "publishing": "altair vl_convert papermill nbformat docutils sphinx myst_nb latex2mathml",
     },
@@ -47,9 +50,9 @@ LAYERS = (
         "prose": "IPython",
     },
     {"widgets": "ipywidgets altair"},
-    {"options": "typer", "terminal": "rich", "documents": "typer"},
-    {"cli_cutoffs": "typer", "cli_layers": "typer", "cli_pareto": "typer", "cli": "typer"},
+    {"cli": "typer rich"},
 )
+STUDIES = {"encoders"}  # packages that go through several rows
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 OUTSIDE = {part: set(allowed.split()) for row in LAYERS for part, allowed in row.items()}
 
@@ -72,8 +75,13 @@ def tree(path):
 
 def part_of(path):
     """The module or package directly under lmtime that a file belongs to; "" is `__init__`."""
-    top = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    return "" if top == "__init__" else top
+    return part_called(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def part_called(names):
+    """Of a path under lmtime, or of a name that is imported; a study's files have ranks each."""
+    top, *rest = [name for name in names if name != "__init__"] or [""]
+    return ".".join([top, *rest[:1]]) if top in STUDIES and rest else top
 
 
 def relative(path):
@@ -103,7 +111,7 @@ def test_a_part_imports_only_from_its_layer_and_those_below(path):
     for name in imports(path):
         first, *rest = name.split(".")
         if first == "lmtime" and own and (relative(path), name) not in DRAWING:
-            other = rest[0] if rest else ""
+            other = part_called(rest)
             assert other in RANK, f"{name} is not a part of the package"
             assert RANK[other] <= RANK[own], f"{own} may not import {name}"
 
@@ -172,7 +180,7 @@ def test_the_command_line_starts_without_what_is_slow():
 
 def test_analysis_needs_numpy_and_no_torch():
     loaded = importing(
-        modules_of("stats", "metrics", "lines", "pareto", "corpora", "tasks", "hat"),
+        modules_of("stats", "metrics", "lines", "pareto", "corpora", "tasks", "encoders.hat"),
         without=["torch", "altair", "pandas"],
     )
     assert "lmtime.corpora" in loaded

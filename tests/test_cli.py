@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmtime import cli, study, terminal
+from lmtime import cli, study
 from lmtime.calibration import Calibration, read_calibration
+from lmtime.cli import terminal
 from lmtime.config import PRESETS, GCNConfig
 from lmtime.cost.memory import training_bytes
 from lmtime.cost.predict import optimizer_of, predict

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import lmtime
-from lmtime import cli_cutoffs, partition_table
+from lmtime import partition_table
+from lmtime.cli import cutoffs
 from lmtime.cost import partitions
 from lmtime.cost.clusters import Layer, work
 
@@ -110,13 +111,13 @@ def test_counts_come_in_any_order_and_form(run, tmp_path):
 def test_words_beyond_the_vocabulary_are_one_word(tmp_path):
     path = tmp_path / "counts.json"
     path.write_text("[1, 5, 3, 2, 2]")
-    assert cli_cutoffs.read_counts(path) == [5, 3, 2, 2, 1]
-    assert cli_cutoffs._word_counts(None, path, 3) == [5, 5, 3]
-    assert cli_cutoffs._word_counts(None, path, 9) == [5, 3, 2, 2, 1]
+    assert cutoffs.read_counts(path) == [5, 3, 2, 2, 1]
+    assert cutoffs._word_counts(None, path, 3) == [5, 5, 3]
+    assert cutoffs._word_counts(None, path, 9) == [5, 3, 2, 2, 1]
 
 
 def test_counts_of_a_corpus_are_those_of_its_training_split(wikitext, run):
-    assert cli_cutoffs._word_counts("wikitext-2", None, None)[0] >= 2
+    assert cutoffs._word_counts("wikitext-2", None, None)[0] >= 2
     code, _, err = run("cutoffs", "--corpus", "wikitext-2")
     assert code == 2
     assert "words is too small to divide" in err

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from lmtime import depth
-from lmtime.depth import NOT_SHOWN, compared, deepest_by_batch, depth_fits, depth_rows, gain
-from lmtime.encoder_plans import first_layers
+from lmtime.encoders import depth
+from lmtime.encoders.depth import (
+    NOT_SHOWN,
+    compared,
+    deepest_by_batch,
+    depth_fits,
+    depth_rows,
+    gain,
+)
+from lmtime.encoders.plans import first_layers
 from lmtime.records import write_jsonl
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from front_rows import FIXED_MS, PER_LAYER_MS, at_hand, grid, latency_row, trained
 
-from lmtime import device_fronts, front_facts, fronts
-from lmtime.device_fronts import agreement, transfers, worst
+from lmtime.encoders import device_fronts, front_facts, fronts
+from lmtime.encoders.device_fronts import agreement, transfers, worst
 from lmtime.pareto.transfer import excess_latency
 
 N = 50

@@ -2,23 +2,24 @@
 
 import pytest
 
-from lmtime import encoder_latency, encoder_plans, stats
-from lmtime.encoder_plans import network_config
+from lmtime import stats
+from lmtime.encoders import measuring, plans
+from lmtime.encoders.plans import network_config
 
 
-@pytest.mark.parametrize("plan", [encoder_plans.depth_plan, encoder_plans.grid_plan])
+@pytest.mark.parametrize("plan", [plans.depth_plan, plans.grid_plan])
 @pytest.mark.parametrize("preset", ["quick", "paper"])
 def test_every_configuration_is_in_a_plan_once_and_has_its_rounds(plan, preset):
     cases = plan(preset)
     assert len(set(cases)) == len(cases)
     for case in cases:
         case.sub.require_within(network_config(case.network))
-        assert encoder_plans.ROUNDS[preset][case.batch_size].n >= stats.MIN_PAIRS
+        assert plans.ROUNDS[preset][case.batch_size].n >= stats.MIN_PAIRS
 
 
 def test_the_depth_study_has_every_depth_at_batch_1_and_enough_for_a_line_at_others():
     depths = {}
-    for case in encoder_plans.depth_plan("paper"):
+    for case in plans.depth_plan("paper"):
         of = (case.engine, case.network, case.batch_size)
         depths.setdefault(of, []).append(len(case.sub.layers))
     assert depths["torch", "bert-base", 1] == list(range(1, 13))
@@ -31,19 +32,19 @@ def test_the_depth_study_has_every_depth_at_batch_1_and_enough_for_a_line_at_oth
 
 def test_the_grids_are_dynaberts():
     names = {}
-    for case in encoder_plans.grid_plan("paper"):
-        width, depth = encoder_plans.part_of(case.network, case.sub)
+    for case in plans.grid_plan("paper"):
+        width, depth = plans.part_of(case.network, case.sub)
         names.setdefault((case.engine, case.network), set()).add((width, depth))
-        assert encoder_plans.name_in_network(case.network, case.sub) == f"w{width} d{depth}"
+        assert plans.name_in_network(case.network, case.sub) == f"w{width} d{depth}"
     assert {of: len(found) for of, found in names.items()} == {
         (engine, network): n
-        for engine in encoder_plans.ENGINES
+        for engine in plans.ENGINES
         for network, n in (("bert-base", 12), ("minilm-l6", 16))
     }
 
 
 def test_no_preset_asks_for_more_threads_than_there_are(monkeypatch):
-    monkeypatch.setattr(encoder_latency, "n_cpus", lambda device: {"n_cpus": 1})
-    assert encoder_latency.usable_threads("paper") == (1,)
-    monkeypatch.setattr(encoder_latency, "n_cpus", lambda device: {"n_cpus": 64})
-    assert encoder_latency.usable_threads("paper") == (1, 2)
+    monkeypatch.setattr(measuring, "n_cpus", lambda device: {"n_cpus": 1})
+    assert measuring.usable_threads("paper") == (1,)
+    monkeypatch.setattr(measuring, "n_cpus", lambda device: {"n_cpus": 64})
+    assert measuring.usable_threads("paper") == (1, 2)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import lmtime
-from lmtime import depth, fronts
 from lmtime.config import SubNetwork
-from lmtime.fronts import Place
-from lmtime.layer_latency import N_HELD_OUT, designed
+from lmtime.encoders import depth, fronts
+from lmtime.encoders.fronts import Place
+from lmtime.encoders.layer_latency import N_HELD_OUT, designed
 from lmtime.pareto.front import Budget
 from lmtime.pareto.predictor import LatencyPredictor
 from lmtime.records import read_jsonl

@@ -9,8 +9,8 @@ import pytest
 import torch
 from subnetworks import PLACE, designed_rows, keep, law_ms, super_network
 
-from lmtime import exports
 from lmtime.config import SubNetwork, find_encoder, sub_network, whole_network
+from lmtime.encoders import exports
 from lmtime.errors import UsageError
 from lmtime.models.checkpoint import load_encoder
 from lmtime.models.onnx_export import OnnxEncoder

@@ -5,7 +5,8 @@ import json
 import pytest
 from front_rows import at_hand, grid
 
-from lmtime import front_charts, front_facts, fronts, hat, prose
+from lmtime import front_charts, prose
+from lmtime.encoders import front_facts, fronts, hat
 from lmtime.publishing.figure import figure
 
 

@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 from front_rows import GRID, at_hand, grid, trained
 
-from lmtime import device_fronts, explorer, fronts
+from lmtime import explorer
+from lmtime.encoders import device_fronts, fronts
+from lmtime.encoders.fronts import Place
 from lmtime.explorer.fronts import budgets_ms, front_explorer
-from lmtime.fronts import Place
 from lmtime.pareto.front import Budget
 from lmtime.publishing.figure import figure
 from lmtime.publishing.vega_eval import signal_texts

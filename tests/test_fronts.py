@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from front_rows import at_hand, grid, latency_row, score_row, trained
 
-from lmtime import fronts, published_scores
 from lmtime.config import ENCODERS, SubNetwork
+from lmtime.encoders import fronts, published_scores
+from lmtime.encoders.fronts import Place
 from lmtime.errors import UsageError
-from lmtime.fronts import Place
 from lmtime.pareto.front import Budget
 
 HERE = Place("cpu-1-thread")

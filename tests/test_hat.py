@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmtime import hat
+from lmtime.encoders import hat
+from lmtime.encoders.hat import FEATURES, TABLES, TIMES, Table, committed
 from lmtime.errors import UsageError
-from lmtime.hat import FEATURES, TABLES, TIMES, Table, committed
 
 DATA = os.environ.get("LMTIME_DATA")
 WIDTHS = {"encoder_embed_dim": (512, 640), "decoder_embed_dim": (512, 640)}

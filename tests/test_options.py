@@ -6,10 +6,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from lmtime.cli.options import SHAPES, shaped
 from lmtime.config import GCNConfig, TransformerConfig
 from lmtime.config.huggingface import KEYS
 from lmtime.errors import UsageError
-from lmtime.options import SHAPES, shaped
 
 received = {}
 app = typer.Typer()

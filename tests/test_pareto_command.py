@@ -8,7 +8,7 @@ from subnetworks import keep, row
 from test_architecture import importing
 
 from lmtime.config import DEPTHS, ENCODERS, WIDTHS, sub_network
-from lmtime.fronts import Place
+from lmtime.encoders.fronts import Place
 
 CONTRACT = {
     "name", "width", "depth", "heads", "ffn_sizes", "score", "score_low", "score_high",
@@ -112,5 +112,5 @@ def test_a_mistake_costs_one_sentence(command, timed, tmp_path, arguments, wante
 
 
 def test_the_answer_needs_no_torch():
-    loaded = importing(["lmtime.fronts", "lmtime.cli_pareto"], without=["torch", "optuna"])
+    loaded = importing(["lmtime.encoders.fronts", "lmtime.cli.pareto"], without=["torch", "optuna"])
     assert "lmtime.pareto.front" in loaded

@@ -6,11 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from lmtime.encoders.published_scores import ACCEPTABLE, BACKBONES, TASKS, baseline, dynabert
 from lmtime.errors import UsageError
 from lmtime.metrics import matthews, spearman
 from lmtime.pareto.dominance import non_dominated
 from lmtime.pareto.uncertainty import Objective, front_membership
-from lmtime.published_scores import ACCEPTABLE, BACKBONES, TASKS, baseline, dynabert
 
 each_task = pytest.mark.parametrize("task", TASKS)
 

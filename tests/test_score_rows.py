@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lmtime import score_rows
 from lmtime.config import ENCODERS
+from lmtime.encoders import score_rows
 from lmtime.metrics import difference_interval
 
 LABELS = "0110" * 50

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from subnetworks import PLACE, designed_rows, keep, law_ms, super_network
 
-from lmtime import searches
 from lmtime.config import whole_network
-from lmtime.encoder_plans import Rounds, network_config, threads_of
+from lmtime.encoders import searches
+from lmtime.encoders.layer_latency import designed, judged_predictor, layer_space
+from lmtime.encoders.plans import Rounds, network_config, threads_of
+from lmtime.encoders.searches import Plan, Scorer
 from lmtime.errors import UsageError
-from lmtime.layer_latency import designed, judged_predictor, layer_space
 from lmtime.pareto.front import Budget
 from lmtime.records import read_jsonl
-from lmtime.searches import Plan, Scorer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import lmtime
-from lmtime import score_rows
 from lmtime.config import DEPTHS, ENCODERS, WIDTHS, SubNetwork, name_of, sub_network
-from lmtime.encoder_plans import SCORES
+from lmtime.encoders import score_rows
+from lmtime.encoders.plans import SCORES
 from lmtime.metrics import score
 from lmtime.records import Study, read_jsonl
 

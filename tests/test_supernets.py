@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from lmtime import supernets, tasks
+from lmtime import tasks
 from lmtime.config import EncoderConfig, SubNetwork, find_encoder
+from lmtime.encoders import supernets
+from lmtime.encoders.supernets import BUDGETS, Budget, Job, budget_of, run
 from lmtime.errors import UsageError
 from lmtime.metrics import score
 from lmtime.models.batches import TOKENIZER, tokenise
@@ -16,7 +18,6 @@ from lmtime.models.checkpoint import load_encoder, minilm_folder, save_encoder
 from lmtime.models.encoder import Encoder, cut
 from lmtime.models.finetuning import DepthSchedule, Schedule, evaluate
 from lmtime.records import read_jsonl
-from lmtime.supernets import BUDGETS, Budget, Job, budget_of, run
 from lmtime.tasks import Examples, LabelledText
 
 GOOD = ["a fine film", "quietly moving and very well acted", "funny, warm and wise", "a delight"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 
 from lmtime import front_charts
-from lmtime.device_fronts import DeviceFront, agreement
+from lmtime.encoders.device_fronts import DeviceFront, agreement
 from lmtime.explorer import tracing
 
 

@@ -13,8 +13,8 @@ from statistics import median
 import altair as alt
 
 from lmtime.charts import colours
+from lmtime.encoders.fronts import TaskFront
 from lmtime.explorer import tracing
-from lmtime.fronts import TaskFront
 from lmtime.layer_charts import PALETTE
 
 NEVER_MS = 1e9  # stands where a front has no further member

@@ -15,12 +15,19 @@ from typing import Any, Self
 import numpy as np
 from filelock import FileLock
 
-from lmtime import fronts, supernets, tasks
+from lmtime import tasks
 from lmtime.config import SubNetwork
-from lmtime.encoder_plans import SEARCH, USUAL, Case, Rounds
+from lmtime.encoders import fronts, supernets
+from lmtime.encoders.fronts import Place
+from lmtime.encoders.layer_latency import (
+    Judged,
+    case_of,
+    judged_predictor,
+    layer_space,
+    measure_missing,
+)
+from lmtime.encoders.plans import SEARCH, USUAL, Case, Rounds
 from lmtime.errors import Busy, UsageError
-from lmtime.fronts import Place
-from lmtime.layer_latency import Judged, case_of, judged_predictor, layer_space, measure_missing
 from lmtime.metrics import score
 from lmtime.models.batches import Tokenised, tokenise
 from lmtime.models.checkpoint import WEIGHTS, load_encoder

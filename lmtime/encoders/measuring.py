@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lmtime import stats
-from lmtime.encoder_plans import (
+from lmtime.encoders.plans import (
     LATENCY,
     THREADS,
     Case,

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from lmtime.encoder_plans import LATENCY, first_layers, place_in_words
-from lmtime.latency_rows import latency_ratio
+from lmtime.encoders.latency_rows import latency_ratio
+from lmtime.encoders.plans import LATENCY, first_layers, place_in_words
 from lmtime.lines import fit_line
 from lmtime.records import row_sets
 

@@ -52,7 +52,7 @@ def shaped(command: Callable[..., Any]) -> Callable[..., Any]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[Optional[kind], typer.Option(help=text)],  # noqa: UP045
+            annotation=Annotated[Optional[kind], typer.Option(help=text)],
         )
         for name, (kind, text) in SHAPES.items()
     ]

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from lmtime import partition_table, terminal
+from lmtime import partition_table
 from lmtime.calibration import read_calibration
+from lmtime.cli import terminal
+from lmtime.cli.documents import command_line, emit, require_folder, say
 from lmtime.cost import clusters, partitions
 from lmtime.cost.partitions import MOST_TAILS, RANK_FLOORS, RankFloor
-from lmtime.documents import command_line, emit, require_folder, say
 from lmtime.errors import UsageError
 from lmtime.hardware import find_gpu
 from lmtime.records import document

@@ -10,10 +10,11 @@ import pytest
 import torch
 from fakes import FakeClock
 
-from lmtime import encoder_latency, encoder_plans, stats
+from lmtime import stats
 from lmtime.config import SubNetwork
-from lmtime.encoder_latency import measure, run_missing, throughput_per_s, unsteady
-from lmtime.encoder_plans import TINY, Case, Rounds, first_layers, network_config
+from lmtime.encoders import measuring, plans
+from lmtime.encoders.measuring import measure, run_missing, throughput_per_s, unsteady
+from lmtime.encoders.plans import TINY, Case, Rounds, first_layers, network_config
 from lmtime.errors import UsageError
 from lmtime.models.encoder import Encoder
 from lmtime.study import alone_on
@@ -27,7 +28,7 @@ PLAN = [
     Case(engine, TINY, sub, batch, 8)
     for batch in (1, 2)
     for sub in (first_layers(TINY, 2), NARROW)
-    for engine in encoder_plans.ENGINES
+    for engine in plans.ENGINES
 ]
 PLAN_OF_EIGHT = [
     Case("torch", TINY, SubNetwork((0,), (1,), (width,)), 1, 8) for width in range(1, 9)
@@ -178,7 +179,7 @@ def test_too_few_steps_tell_no_pace():
 )
 def test_the_gate_refuses_what_spreads_is_not_known_or_drifts(monkeypatch, samples, reason):
     if "second half" in reason:
-        monkeypatch.setattr(encoder_latency, "MAX_INTERVAL", 1.0)
+        monkeypatch.setattr(measuring, "MAX_INTERVAL", 1.0)
     found = unsteady(np.array(samples))
     assert reason in found and bool(reason) == bool(found)
 
@@ -234,8 +235,8 @@ def results(tmp_path, monkeypatch):
     """A folder for rows, on a machine where nothing disturbs."""
     monkeypatch.setenv("LMTIME_RESULTS", str(tmp_path))
     monkeypatch.setattr(gates, "verdict", lambda *_, **__: "")
-    monkeypatch.setattr(encoder_latency, "unsteady", lambda samples: "")
-    monkeypatch.setattr(encoder_latency, "keep_pages", lambda: None)
+    monkeypatch.setattr(measuring, "unsteady", lambda samples: "")
+    monkeypatch.setattr(measuring, "keep_pages", lambda: None)
     return tmp_path
 
 
@@ -317,12 +318,12 @@ def test_while_one_is_refused_all_are_in_more_rounds_then_it_is_marked(results, 
         seen.append(len(samples))
         return next(answers)
 
-    monkeypatch.setattr(encoder_latency, "unsteady", unsteady)
+    monkeypatch.setattr(measuring, "unsteady", unsteady)
     answers = iter(["", "noisy", "", *["", "", ""]])
     (rows,) = run(PLAN[:3])
     assert seen == [6] * 3 + [12] * 3
     assert [(r["quality"], r["n"]) for r in rows] == [("", 12)] * 3
-    answers = iter(["noisy", "", ""] * encoder_latency.N_TRIES)
+    answers = iter(["noisy", "", ""] * measuring.N_TRIES)
     (rows,) = run([case._replace(seq_len=9) for case in PLAN[:3]])
     assert [(r["quality"], r["n"]) for r in rows[3:]] == [("noisy", 24), ("", 24), ("", 24)]
     answers = iter([""])
@@ -401,8 +402,8 @@ def test_pages_that_are_kept_can_be_released():
 
 
 def test_what_would_not_fit_is_refused_before_it_is_made(results, monkeypatch):
-    monkeypatch.setattr(encoder_latency, "available_bytes", lambda device: 1000)
-    monkeypatch.setattr(encoder_latency, "encoder_calls", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(measuring, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(measuring, "encoder_calls", lambda *_: pytest.fail("it was made"))
     with pytest.raises(UsageError, match=r"4 sub-networks of tiny .* on this cpu: choose"):
         run(PLAN[:4])
 
@@ -410,7 +411,7 @@ def test_what_would_not_fit_is_refused_before_it_is_made(results, monkeypatch):
 def test_the_smoke_test_of_a_lab_meets_no_gate(results, monkeypatch):
     """However busy the machine that it runs on, and in no more rounds than it asks for."""
     monkeypatch.setattr(gates, "verdict", lambda *_, **__: "other work")
-    monkeypatch.setattr(encoder_latency, "unsteady", lambda samples: "too wide")
+    monkeypatch.setattr(measuring, "unsteady", lambda samples: "too wide")
     for rule, quality, n in ((Rounds(6), "other work", 6), (Rounds(6, gated=False), "", 6)):
         found = measure(PLAN[:2], device="cpu", wanted=rule)
         assert {(row["quality"], row["n"]) for row in found} == {(quality, n)}

@@ -7,11 +7,11 @@ from itertools import combinations
 
 import numpy as np
 
-from lmtime import fronts
 from lmtime.config import DEPTHS, WIDTHS, find_encoder, sub_network
-from lmtime.encoder_plans import SEARCH
-from lmtime.fronts import SURE, Measured, Row, TaskFront
-from lmtime.latency_rows import latency_ratio
+from lmtime.encoders import fronts
+from lmtime.encoders.fronts import SURE, Measured, Row, TaskFront
+from lmtime.encoders.latency_rows import latency_ratio
+from lmtime.encoders.plans import SEARCH
 
 
 def grid(found: Measured) -> list[Row]:

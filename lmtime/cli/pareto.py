@@ -8,8 +8,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from lmtime import terminal
-from lmtime.documents import command_line, emit, require_folder, say
+from lmtime.cli import terminal
+from lmtime.cli.documents import command_line, emit, require_folder, say
 from lmtime.errors import UsageError, unknown
 from lmtime.records import document
 
@@ -52,9 +52,9 @@ def measure(
     for name, value, least in (("rounds", rounds, 6), ("batch-size", batch_size, 1)):
         if value < least:
             raise UsageError(f"--{name} {value} must be at least {least}")
-    from lmtime import layer_latency
-    from lmtime.encoder_plans import Rounds
-    from lmtime.fronts import Place
+    from lmtime.encoders import layer_latency
+    from lmtime.encoders.fronts import Place
+    from lmtime.encoders.plans import Rounds
 
     place = Place(device, engine, batch_size, seq_len)
     with terminal.progress() as tell:
@@ -80,7 +80,7 @@ def train(
 ) -> None:
     """Train a super-network for a task and score every width and depth; it resumes."""
     require_folder(json_to)
-    from lmtime import supernets
+    from lmtime.encoders import supernets
 
     job = supernets.Job(network, task, seed, weights)
     with terminal.progress() as tell:
@@ -114,8 +114,8 @@ def search(
 ) -> None:
     """Search heads, widths and depth layer by layer, and measure the front that is found."""
     require_folder(json_to)
-    from lmtime import searches, supernets
-    from lmtime.fronts import Place
+    from lmtime.encoders import searches, supernets
+    from lmtime.encoders.fronts import Place
 
     place = Place(device, engine, batch_size, seq_len)
     job = supernets.Job(network, task, seed)
@@ -140,7 +140,7 @@ def front(
 ) -> None:
     """Answer from records: scores, latencies, and how sure each place on the front is."""
     require_folder(json_to)
-    from lmtime import fronts
+    from lmtime.encoders import fronts
 
     found = fronts.task_front(
         task,
@@ -165,9 +165,9 @@ def export(
 ) -> None:
     """Write a sub-network as a smaller network of its own, with its tokenizer and as ONNX."""
     require_folder(json_to)
-    from lmtime import exports, supernets
     from lmtime.config import find_encoder
-    from lmtime.fronts import Place
+    from lmtime.encoders import exports, supernets
+    from lmtime.encoders.fronts import Place
     from lmtime.timing.conditions import provenance
 
     sub = exports.named(sub_network, find_encoder(network))

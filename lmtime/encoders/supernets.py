@@ -32,7 +32,8 @@ from lmtime.config import (
     whole_network,
 )
 from lmtime.config.checks import require_positive
-from lmtime.encoder_plans import SCORES
+from lmtime.encoders.plans import SCORES
+from lmtime.encoders.score_rows import FINE_TUNED, described, digits
 from lmtime.errors import UsageError
 from lmtime.metrics import score, score_interval
 from lmtime.models.batches import TOKENIZER, Tokenised, batches, tokenise
@@ -50,7 +51,6 @@ from lmtime.models.finetuning import (
 from lmtime.models.progress import Checkpoint, Progress
 from lmtime.models.supernet import importance, rewire
 from lmtime.records import append_jsonl, read_jsonl, results_root, write_jsonl
-from lmtime.score_rows import FINE_TUNED, described, digits
 from lmtime.sources import file_sha256
 from lmtime.tasks import Examples, LabelledText
 from lmtime.timing.conditions import device_folder, load_average, provenance

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from lmtime import published_scores, tasks
+from lmtime import tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
-from lmtime.encoder_plans import LATENCY, SCORES, SEQ_LEN, place_in_words, threads_of
+from lmtime.encoders import published_scores
+from lmtime.encoders.plans import LATENCY, SCORES, SEQ_LEN, place_in_words, threads_of
+from lmtime.encoders.score_rows import FINE_TUNED
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
-from lmtime.score_rows import FINE_TUNED
 
 Row = dict[str, Any]
 

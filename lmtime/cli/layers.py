@@ -6,11 +6,11 @@ from typing import Annotated, Optional
 
 import typer
 
-from lmtime import terminal
+from lmtime.cli import terminal
+from lmtime.cli.documents import command_line, emit, require_folder, say
+from lmtime.cli.options import numbers, shaped
 from lmtime.config import configure, model_name
-from lmtime.documents import command_line, emit, require_folder, say
 from lmtime.errors import UsageError
-from lmtime.options import numbers, shaped
 
 LAYERS = "torch-adaptive,fused-adaptive,fused-adaptive-planned,six tails,torch-full,chunked"
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]

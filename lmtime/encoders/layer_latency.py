@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtime import encoder_latency, fronts
 from lmtime.config import DEPTHS, WIDTHS, EncoderConfig, SubNetwork
-from lmtime.encoder_latency import Say
-from lmtime.encoder_plans import USUAL, Case, Rounds, network_config, threads_of
+from lmtime.encoders import fronts, measuring
+from lmtime.encoders.fronts import Place, Row
+from lmtime.encoders.measuring import Say
+from lmtime.encoders.plans import USUAL, Case, Rounds, network_config, threads_of
 from lmtime.errors import UsageError
-from lmtime.fronts import Place, Row
 from lmtime.pareto.predictor import LatencyPredictor, design
 from lmtime.pareto.space import GridSpace, LayerSpace
 from lmtime.records import document, read_jsonl
@@ -89,7 +89,7 @@ def measure_missing(
     usable = n_cpus("cpu")["n_cpus"]
     if not cuda and usable and threads_of(place.device) > usable:
         raise UsageError(f"device {place.device}: this process may use {usable} CPUs, no more")
-    (path,) = encoder_latency.run_missing(
+    (path,) = measuring.run_missing(
         cases,
         device=find_device("cuda" if cuda else "cpu"),
         n_threads=() if cuda else (threads_of(place.device),),

@@ -19,19 +19,19 @@ import numpy as np
 import torch
 
 from lmtime.config import EncoderConfig, SubNetwork, name_of, sub_network
-from lmtime.encoder_latency import unsteady
-from lmtime.encoder_plans import threads_of
+from lmtime.encoders.fronts import Place
+from lmtime.encoders.layer_latency import judged_predictor
+from lmtime.encoders.measuring import unsteady
+from lmtime.encoders.plans import threads_of
+from lmtime.encoders.searches import Scorer
+from lmtime.encoders.supernets import Job
 from lmtime.errors import UsageError
-from lmtime.fronts import Place
-from lmtime.layer_latency import judged_predictor
 from lmtime.models.batches import TOKENIZER, batches
 from lmtime.models.checkpoint import WEIGHTS, load_encoder, save_encoder
 from lmtime.models.encoder import Encoder, cut
 from lmtime.models.onnx_export import OnnxEncoder, export_onnx
 from lmtime.pareto.space import from_key
 from lmtime.records import write_text
-from lmtime.searches import Scorer
-from lmtime.supernets import Job
 from lmtime.timing.clock import clock_for
 from lmtime.timing.conditions import threads
 from lmtime.timing.encoder_calls import tokens_of

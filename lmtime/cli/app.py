@@ -11,19 +11,20 @@ from typing import Annotated, Optional
 
 import typer
 
-from lmtime import plans, terminal
+from lmtime import plans
 from lmtime.calibration import read_calibration, write_calibration
-from lmtime.cli_cutoffs import cutoffs
-from lmtime.cli_layers import compare, train
-from lmtime.cli_pareto import app as pareto_app
+from lmtime.cli import terminal
+from lmtime.cli.cutoffs import cutoffs
+from lmtime.cli.documents import command_line as _command
+from lmtime.cli.documents import emit as _emit
+from lmtime.cli.documents import require_folder as _require_folder
+from lmtime.cli.documents import say as _say
+from lmtime.cli.documents import write_json as _write_json
+from lmtime.cli.layers import compare, train
+from lmtime.cli.options import shaped
+from lmtime.cli.pareto import app as pareto_app
 from lmtime.config import PRESETS, configure, model_name, preset_row
-from lmtime.documents import command_line as _command
-from lmtime.documents import emit as _emit
-from lmtime.documents import require_folder as _require_folder
-from lmtime.documents import say as _say
-from lmtime.documents import write_json as _write_json
 from lmtime.errors import UsageError
-from lmtime.options import shaped
 from lmtime.records import Study, document
 
 app = typer.Typer(
@@ -283,7 +284,3 @@ def _list_presets(asked: bool) -> None:
     if not asked:
         raise UsageError(f"no model was given: choose one of {', '.join(PRESETS)}")
     terminal.print_rows([preset_row(name) for name in PRESETS])
-
-
-if __name__ == "__main__":
-    main()

@@ -11,9 +11,9 @@ from itertools import product
 
 import numpy as np
 
-from lmtime import fronts
 from lmtime.config import SubNetwork
-from lmtime.fronts import SURE, Measured, Row
+from lmtime.encoders import fronts
+from lmtime.encoders.fronts import SURE, Measured, Row
 from lmtime.pareto.front import FrontTable, front_table
 from lmtime.pareto.transfer import excess_latency
 
