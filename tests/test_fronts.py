@@ -75,6 +75,14 @@ def test_scores_that_were_trained_come_before_published_ones(monkeypatch):
     assert fronts.scores("rte", "bert-base")[1].startswith("published")
 
 
+def test_of_several_trainings_the_first_seed_has_the_scores(monkeypatch):
+    first, second = trained(), [{**row, "seed": 1, "score": 0.0} for row in trained()]
+    at_hand(monkeypatch, scores=[*second, *first])
+    rows, _ = fronts.scores("sentiment", "minilm-l6")
+    assert {row["seed"] for row in rows} == {0}
+    assert len(rows) == len(first) - 1, "the network fine-tuned alone is no sub-network"
+
+
 def test_what_is_missing_is_told_with_the_command_that_gets_it(monkeypatch):
     at_hand(monkeypatch, own=grid()[:3], scores=trained())
     with pytest.raises(UsageError, match=r"less than half.*pareto measure --network bert-base "):

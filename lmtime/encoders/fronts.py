@@ -14,7 +14,7 @@ from lmtime import tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
 from lmtime.encoders import published_scores
 from lmtime.encoders.plans import LATENCY, SCORES, SEQ_LEN, place_in_words, threads_of
-from lmtime.encoders.score_rows import FINE_TUNED
+from lmtime.encoders.score_rows import FINE_TUNED, super_network
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
@@ -155,13 +155,12 @@ def default_network(task: str) -> str:
 
 
 def scores(task: str, network: str) -> tuple[list[Row], str]:
-    """Score rows of the sub-networks of a network, and whose they are."""
+    """Score rows of the sub-networks of a network, of its least seed, and whose they are."""
     default_network(task)
     for whose, rows in row_sets(SCORES):
         found = [r for r in rows if (r["task"], r["network"]) == (task, network)]
-        found = [r for r in found if r["name"] != FINE_TUNED]
         if found:
-            return found, whose
+            return super_network(found, network, task)[1], whose
     if network == PUBLISHED and task in published_scores.TASKS:
         return published_rows(task), PUBLISHED_BY
     known = sorted({(r["network"], r["task"]) for _, rows in row_sets(SCORES) for r in rows})
