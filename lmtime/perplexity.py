@@ -43,11 +43,15 @@ def of_layer(rows: Sequence[Row], **fields: object) -> list[Row]:
     return sorted(found, key=lambda r: r["seed"])
 
 
-def of_partition(rows: Sequence[Row], name: str) -> list[Row]:
-    """Rows of a partition of `plans.PARTITIONS`, one a seed; none where it was not trained."""
+def of_partition(rows: Sequence[Row], name: str, corpus: str | None = None) -> list[Row]:
+    """Rows of a partition of `plans.PARTITIONS`, one a seed; none where it was not trained.
+
+    corpus: the model's own where none is named.
+    """
     config = plans.partitioned(name)
+    own = [r for r in rows if r["corpus"]["name"] == (corpus or config.corpus)]
     fields = ("cutoffs", "tail_widths", "head_rank", "shared_rank")
-    return of_layer(rows, **{field: getattr(config, field) for field in fields})
+    return of_layer(own, **{field: getattr(config, field) for field in fields})
 
 
 def mean_perplexity(rows: Sequence[Row]) -> float:

