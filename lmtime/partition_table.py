@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lmtime.cost.clusters import Layer, Prices
 from lmtime.cost.partitions import RANK_FLOORS, RankFloor, baseline_partition, best_partitions
 from lmtime.errors import UsageError
-from lmtime.records import project_root, write_text
+from lmtime.records import data_file, write_text
 
 HIDDEN_SIZES = (128, 256, 512, 1024, 2048, 4096)
 
@@ -77,7 +77,7 @@ def write(path: Path, rows: Iterable[Found]) -> None:
 
 def read(path: Path | None = None) -> list[Found]:
     """The rows of a table; of `data/partitions.csv` unless another is named."""
-    path = path or project_root() / "data" / "partitions.csv"
+    path = path or data_file("partitions.csv")
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             found = [_found(row) for row in csv.DictReader(lines)]

@@ -17,7 +17,7 @@ from lmtime.cost.operators import embedding
 from lmtime.cost.output_layers import full
 from lmtime.errors import UsageError
 from lmtime.hardware import find_gpu
-from lmtime.records import project_root
+from lmtime.records import data_file
 
 VALUE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 PHASES = ("forward", "backward", "forward+backward")
@@ -69,7 +69,7 @@ class Figure:
 
 def figures(name: str) -> list[Figure]:
     """The figures of `data/published/<name>.csv`: "output_layers" or "encoders"."""
-    return read_figures(project_root() / "data" / "published" / f"{name}.csv")
+    return read_figures(data_file("published", f"{name}.csv"))
 
 
 def read_figures(path: Path) -> list[Figure]:

@@ -285,10 +285,19 @@ class Study:
 def project_root(start: Path | None = None) -> Path:
     """The folder of the study: the nearest one above `start` that holds `_toc.yml`, else `start`.
 
-    LMTIME_ROOT in the environment overrides it.
+    LMTIME_ROOT overrides `start`; without either: above the working directory, or this clone.
     """
-    start = Path(os.environ.get("LMTIME_ROOT") or start or Path.cwd()).resolve()
-    return next((p for p in (start, *start.parents) if (p / "_toc.yml").exists()), start)
+    given = os.environ.get("LMTIME_ROOT") or start
+    starts = [Path(p).resolve() for p in ([given] if given else [Path.cwd(), __file__])]
+    above = (folder for first in starts for folder in (first, *first.parents))
+    return next((folder for folder in above if (folder / "_toc.yml").exists()), starts[0])
+
+
+def data_file(*names: str) -> Path:
+    """A file of the study's `data/`."""
+    if not (path := project_root().joinpath("data", *names)).is_file():
+        raise UsageError(f"there is no {path}: set LMTIME_ROOT to the folder of the study, a clone")
+    return path
 
 
 def results_root() -> Path:
@@ -298,8 +307,7 @@ def results_root() -> Path:
 
 def studies(name: str) -> list[tuple[str, Study]]:
     """Every set of rows of one study: ("this machine", ...) first, then the reference sets."""
-    reference = project_root() / "data" / "results"
-    bases = {"this machine": results_root(), "reference": reference}
+    bases = {"this machine": results_root(), "reference": project_root() / "data" / "results"}
     return [
         (label, Study(path.parent, name))
         for label, base in bases.items()

@@ -99,7 +99,7 @@ MISTAKES = {
     "predict gcn --gpu t4 --calibration a.json": "were both given: choose one device",
     "calibrate --device tpu": "unknown device 'tpu'",
     "calibrate --out nosuch/a.json": "nosuch/a.json cannot be written",
-    "run nolab": "nolab",
+    "run nolab": "has no labs",
     "run": "Missing argument",
     "study --preset nosuch": "unknown preset 'nosuch': choose one of smoke, quick, paper",
     "study --device tpu": "unknown device 'tpu'",

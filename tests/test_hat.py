@@ -208,7 +208,7 @@ def test_what_is_written_is_read_back(tmp_path, monkeypatch):
     folder = tmp_path / "data" / "published"
     folder.mkdir(parents=True)
     hat.write(folder)
-    monkeypatch.setattr(hat, "project_root", lambda: tmp_path)
+    monkeypatch.setenv("LMTIME_ROOT", str(tmp_path))
     assert committed("hat_latency") == [rows[0] | {"slope_ms": 0.33333}]
 
 

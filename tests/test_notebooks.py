@@ -62,7 +62,8 @@ def files(root):
 
 
 def test_labs_are_the_notebooks_of_their_folder(root):
-    assert labs() == {}
+    with pytest.raises(UsageError, match="has no labs: set LMTIME_ROOT to the folder of the study"):
+        labs()
     paths = [write_lab(root, name) for name in ("lab_b", "lab_a")]
     assert labs() == {"lab_a": paths[1], "lab_b": paths[0]}
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from lmtime.records import (
     Record,
     Study,
     append_jsonl,
+    data_file,
     document,
     group_of,
     project_root,
@@ -293,6 +295,9 @@ def test_rows_that_cannot_be_written_are_not_there(tmp_path):
 # Where they lie
 
 
+CLONE = Path(__file__).resolve().parents[1]
+
+
 @pytest.fixture
 def own_root(monkeypatch):
     monkeypatch.delenv("LMTIME_ROOT", raising=False)
@@ -311,12 +316,24 @@ def test_the_root_is_the_nearest_folder_above_that_holds_the_contents(tmp_path, 
 
 
 def test_the_root_follows_the_working_folder_and_the_environment(tmp_path, own_root, monkeypatch):
-    (tmp_path / "here").mkdir()
-    (tmp_path / "there").mkdir()
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    assert project_root() == CLONE, "where the working directory is in no study"
+    (tmp_path / "here" / "_toc.yml").touch()
     assert project_root() == tmp_path / "here"
     monkeypatch.setenv("LMTIME_ROOT", str(tmp_path / "there"))
     assert project_root() == project_root(tmp_path / "here") == tmp_path / "there"
+
+
+def test_a_file_of_the_study_is_found_from_anywhere_or_missed_in_a_sentence(
+    tmp_path, own_root, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert data_file("partitions.csv") == CLONE / "data" / "partitions.csv"
+    monkeypatch.setenv("LMTIME_ROOT", str(tmp_path))
+    with pytest.raises(UsageError, match=r"no .*partitions\.csv: set LMTIME_ROOT to the folder of"):
+        data_file("partitions.csv")
 
 
 def test_studies_of_this_machine_come_before_the_reference(tmp_path, own_root, monkeypatch):

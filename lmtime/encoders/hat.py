@@ -34,7 +34,7 @@ from lmtime.lines import fit_line, fit_sum
 from lmtime.metrics import spearman
 from lmtime.pareto.dominance import non_dominated
 from lmtime.pareto.transfer import excess_latency
-from lmtime.records import project_root
+from lmtime.records import data_file
 from lmtime.sources import data_folder
 
 DEVICES = {
@@ -272,7 +272,7 @@ def write(folder: Path) -> None:
 
 def committed(name: str) -> list[dict[str, object]]:
     """Rows of `data/published/<name>.csv`: "hat_latency" or "hat_devices"; numbers as floats."""
-    path = project_root() / "data" / "published" / f"{name}.csv"
+    path = data_file("published", f"{name}.csv")
     with path.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     words = ("table", "device", "task", "chosen_on", "run_on")

@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from lmtime.errors import unknown
-from lmtime.records import project_root
+from lmtime.records import data_file
 
 # Ours: the paper's name, and examples in the development set (github.com/huggingface/datasets at
 # 040102f, datasets/glue/dataset_infos.json)
@@ -132,7 +132,7 @@ def _rows(task: str, backbone: str, model: str) -> list[dict[str, str]]:
     if backbone not in BACKBONES:
         raise unknown("backbone", backbone, list(BACKBONES))
     wanted = {"backbone": backbone, "task": TASKS[task][0], "model": model}
-    rows = _read(project_root() / "data" / "published" / "dynabert_glue.csv")
+    rows = _read(data_file("published", "dynabert_glue.csv"))
     return [row for row in rows if wanted.items() <= row.items()]
 
 

@@ -24,7 +24,7 @@ def build_book(*, say: Callable[[str], None]) -> Path:
     """
     root = project_root()
     if not (root / "_config.yml").exists():
-        raise UsageError(f"{root} holds no _config.yml: call this in a checkout of the project")
+        raise UsageError(f"{root} has no _config.yml: set LMTIME_ROOT to the folder of the study")
     say("building the book")
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(root)]
     log = root / "_build" / "book.log"

@@ -55,15 +55,20 @@ class Parameter:
 def labs(root: Path | None = None) -> dict[str, Path]:
     """The notebooks under book/labs by their names."""
     folder = (root or project_root()) / "book" / "labs"
-    return {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+    found = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
+    if not found:
+        raise UsageError(
+            f"{folder} has no labs: set LMTIME_ROOT to the folder of the study, a clone"
+        )
+    return found
 
 
 def find_lab(name: str) -> Path:
     """The notebook of a lab given as "lab_profile", "profile" or a path."""
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return Path(name).resolve()
     known = labs()
     path = known.get(name) or known.get(f"lab_{name}")
-    if path is None and name.endswith(".ipynb") and Path(name).is_file():
-        path = Path(name).resolve()
     if path is None:
         raise unknown("lab", name, [*known, "the path of a notebook"])
     return path
