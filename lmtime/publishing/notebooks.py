@@ -1,7 +1,6 @@
 """Run a lab, a notebook that measures, with checked parameters and a limit of time.
 
-Papermill does the execution, in a process of its own: what hangs there can be ended. It is
-imported inside functions only.
+Papermill executes it, in a process of its own: what hangs can be ended. Only functions import it.
 """
 
 from __future__ import annotations
@@ -52,15 +51,12 @@ class Parameter:
         return f"{self.name} ({self.type}, default {self.default!r}{note})"
 
 
-def labs(root: Path | None = None) -> dict[str, Path]:
+def labs() -> dict[str, Path]:
     """The notebooks under book/labs by their names."""
-    folder = (root or project_root()) / "book" / "labs"
-    found = {path.stem: path for path in sorted(folder.glob("*.ipynb"))}
-    if not found:
-        raise UsageError(
-            f"{folder} has no labs: set LMTIME_ROOT to the folder of the study, a clone"
-        )
-    return found
+    folder = project_root() / "book" / "labs"
+    if found := {path.stem: path for path in sorted(folder.glob("*.ipynb"))}:
+        return found
+    raise UsageError(f"{folder} has no labs: set LMTIME_ROOT to the folder of the study")
 
 
 def find_lab(name: str) -> Path:
@@ -68,10 +64,9 @@ def find_lab(name: str) -> Path:
     if name.endswith(".ipynb") and Path(name).is_file():
         return Path(name).resolve()
     known = labs()
-    path = known.get(name) or known.get(f"lab_{name}")
-    if path is None:
-        raise unknown("lab", name, [*known, "the path of a notebook"])
-    return path
+    if path := known.get(name) or known.get(f"lab_{name}"):
+        return path
+    raise unknown("lab", name, [*known, "the path of a notebook"])
 
 
 def parameters(path: Path) -> dict[str, Parameter]:
