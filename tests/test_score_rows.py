@@ -70,8 +70,9 @@ def test_work_and_chance():
     assert score_rows.relative_flops(ROWS[1], FULL) == 1
     assert score_rows.relative_flops(ROWS[3], FULL) == pytest.approx(1 / 2)
     assert score_rows.relative_flops(ROWS[0], FULL) == pytest.approx(1 / 8)
-    assert score_rows.largest_class(ROWS[0]) == 50
-    assert score_rows.largest_class({**ROWS[0], "labels": "0111", "n_examples": 4}) == 75
+    assert score_rows.one_answer(ROWS[0]) == 50
+    assert score_rows.one_answer({**ROWS[0], "labels": "0111"}) == 75
+    assert score_rows.one_answer({**ROWS[0], "labels": "0111", "metric": "matthews"}) == 0
 
 
 def test_numbers_are_read_as_numbers():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lmtime.config import EncoderConfig, SubNetwork
-from lmtime.metrics import difference_interval
+from lmtime.metrics import difference_interval, score
 from lmtime.stats import Difference
 
 FINE_TUNED = "fine-tuned"  # name of the teacher's row, which has no width and no depth
@@ -56,9 +56,13 @@ def values(kept: str | Sequence[float]) -> np.ndarray:
     return np.array(kept, dtype=np.float64)
 
 
-def largest_class(row: Row) -> float:
-    """Points of accuracy of one answer for every example, the most frequent label."""
-    return float(100 * np.bincount(values(row["labels"])).max() / row["n_examples"])
+def one_answer(row: Row) -> float:
+    """Points of one answer for every example, the most frequent label: what nothing learnt scores.
+
+    The labels of the row are classes.
+    """
+    labels = values(row["labels"])
+    return score(row["metric"], labels, np.full_like(labels, np.bincount(labels).argmax()))
 
 
 def described(
