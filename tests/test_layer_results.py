@@ -87,8 +87,9 @@ def test_chunks_take_less_time_and_memory_where_freed_memory_goes_back():
     assert activations[1] <= activations[0] / 8
 
 
-def test_every_trial_was_judged_on_the_same_documents():
-    assert len({tuple(r["document_tokens"]) for r in TRIALS}) == 1
+def test_every_trial_on_a_text_was_judged_on_the_same_documents():
+    judged = {(r["corpus"]["name"], tuple(r["document_tokens"])) for r in TRIALS}
+    assert sorted(name for name, _ in judged) == ["movie-reviews", "wikitext-2"]
     for row in TRIALS:
         mean = sum(row["document_nll"]) / row["n_tokens"]
         assert row["perplexity"] == pytest.approx(np.exp(mean), rel=1e-4)
