@@ -27,10 +27,13 @@ BROKEN_LABEL = "split(datum.label, '|')"
 PHASE_COLOURS = {"forward": "#56B4E9", "backward": "#D55E00", "optimizer": "#009E73"}
 
 
-def colours(table: dict[str, str], title: str | None = None, **more: object) -> alt.Color:
+def colours(
+    table: dict[str, str], title: str | None = None, *, columns: int = 3, **more: object
+) -> alt.Color:
     """The colour channel of a table {category: colour}, its legend above the chart."""
     scale = alt.Scale(domain=list(table), range=list(table.values()))
-    return alt.Color(title=title, scale=scale, legend=alt.Legend(orient="top", columns=3), **more)
+    legend = alt.Legend(orient="top", columns=columns)
+    return alt.Color(title=title, scale=scale, legend=legend, **more)
 
 
 def step_parts(rows: Sequence[dict], description: str) -> alt.LayerChart:
@@ -128,7 +131,7 @@ def _stacked(shown: list[dict], part: str, table: dict[str, str], share: alt.X) 
         .encode(
             y=alt.Y("bar:N", title=None, sort=None, axis=broken),
             x=share,
-            color=colours(table, shorthand=f"{part}:N", sort=names),
+            color=colours(table, columns=2, shorthand=f"{part}:N", sort=names),  # for a phone
             order=alt.Order("place:Q"),
             tooltip=["bar:N", f"{part}:N", alt.Tooltip("share:Q", format=".1%")],
         )
