@@ -110,16 +110,10 @@ def run_missing(
 
 
 def _has(path: Path, model: str, config: GCNConfig, budget: Budget, seed: int, corpus: str) -> bool:
-    wanted = (model, config, dataclasses.asdict(budget), seed, corpus)
+    wanted = (model, dataclasses.asdict(budget), seed, corpus)
     return any(
-        (
-            row["model"],
-            configuration_of(row["config"]),
-            row["budget"],
-            row["seed"],
-            row["corpus"]["name"],
-        )
-        == wanted
+        (row["model"], row["budget"], row["seed"], row["corpus"]["name"]) == wanted
+        and configuration_of(row["config"]) == config
         for row in read_jsonl(path)
     )
 

@@ -75,12 +75,21 @@ def test_scores_that_were_trained_come_before_published_ones(monkeypatch):
     assert fronts.scores("rte", "bert-base")[1].startswith("published")
 
 
-def test_of_several_trainings_the_first_seed_has_the_scores(monkeypatch):
-    first, second = trained(), [{**row, "seed": 1, "score": 0.0} for row in trained()]
-    at_hand(monkeypatch, scores=[*second, *first])
-    rows, _ = fronts.scores("sentiment", "minilm-l6")
-    assert {row["seed"] for row in rows} == {0}
-    assert len(rows) == len(first) - 1, "the network fine-tuned alone is no sub-network"
+def test_of_several_trainings_a_score_is_the_mean(monkeypatch):
+    first, wrong = trained(), [{**row, "seed": 1, "predicted": "01" * 20} for row in trained()]
+    at_hand(monkeypatch, own=grid("minilm-l6"), scores=[*wrong, *first])
+    both = fronts.task_front("sentiment", HERE, n_resamples=N).table.rows
+    at_hand(monkeypatch, own=grid("minilm-l6"), scores=first)
+    one = fronts.task_front("sentiment", HERE, n_resamples=N).table.rows
+    assert [row["score"] for row in both] == [row["score"] / 2 for row in one]
+
+
+def test_what_was_trained_and_not_learnt_has_no_front_on_a_page(monkeypatch):
+    learnt, chance = trained(task="cola"), trained(task="rte", score_low=49.0)
+    at_hand(monkeypatch, own=grid("minilm-l6"), scores=[*chance, *learnt])
+    assert fronts.scored_tasks("minilm-l6") == ["cola"]
+    assert {f.task for f in fronts.all_fronts("minilm-l6", n_resamples=N)} == {"cola"}
+    assert fronts.task_front("rte", HERE, network="minilm-l6", n_resamples=N).table.rows
 
 
 def test_what_is_missing_is_told_with_the_command_that_gets_it(monkeypatch):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -110,6 +111,8 @@ def test_a_row_that_says_too_little_is_refused(tmp_path, change, complaint):
 def test_a_missing_file_is_told():
     with pytest.raises(UsageError, match=r"there is no .*nothing\.csv: set LMTIME_ROOT"):
         figures("nothing")
+    with pytest.raises(UsageError, match=r"nothing\.csv cannot be read"):
+        read_figures(Path("nothing.csv"))
 
 
 def test_figures_need_the_standard_library_alone():

@@ -72,7 +72,14 @@ def test_work_and_chance():
     assert score_rows.relative_flops(ROWS[0], FULL) == pytest.approx(1 / 8)
     assert score_rows.one_answer(ROWS[0]) == 50
     assert score_rows.one_answer({**ROWS[0], "labels": "0111"}) == 75
-    assert score_rows.one_answer({**ROWS[0], "labels": "0111", "metric": "matthews"}) == 0
+    for metric, best in (("matthews", 0), ("f1", 40), ("accuracy", 75)):
+        assert score_rows.one_answer({"labels": "0001", "metric": metric}) == best
+    assert score_rows.one_answer({"labels": [0.5, 2.0, 3.5], "metric": "pearson_spearman"}) == 0
+
+
+@pytest.mark.parametrize("low, learnt", [(50.0, False), (50.1, True)])
+def test_what_is_not_shown_to_be_above_one_answer_for_all_is_not_learnt(low, learnt):
+    assert score_rows.is_learnt({**ROWS[2], "score_low": low}) == learnt
 
 
 def test_numbers_are_read_as_numbers():

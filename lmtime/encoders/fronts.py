@@ -14,7 +14,7 @@ from lmtime import tasks
 from lmtime.config import ENCODERS, SubNetwork, find_encoder, name_of, sub_network
 from lmtime.encoders import published_scores
 from lmtime.encoders.plans import LATENCY, SCORES, SEQ_LEN, place_in_words, threads_of
-from lmtime.encoders.score_rows import FINE_TUNED, super_network
+from lmtime.encoders.score_rows import FINE_TUNED, is_learnt
 from lmtime.errors import UsageError, unknown
 from lmtime.pareto.front import Budget, FrontTable, front_table
 from lmtime.records import document, row_sets
@@ -138,9 +138,12 @@ def keys_of(rows: Iterable[Row]) -> set[str]:
 
 
 def scored_tasks(network: str) -> list[str]:
-    """Tasks that sub-networks of a network have scores on: trained, then published."""
-    rows = (row for _, found in row_sets(SCORES) for row in found)
-    trained = [r["task"] for r in rows if r["network"] == network and r["name"] != FINE_TUNED]
+    """Tasks that sub-networks of a network have scores on: trained, then published.
+
+    What was trained and not learnt is left out: its front would be one of chance.
+    """
+    rows = (row for _, found in row_sets(SCORES) for row in found if row["network"] == network)
+    trained = [r["task"] for r in rows if r["name"] == FINE_TUNED and is_learnt(r)]
     return list(
         dict.fromkeys([*trained, *(published_scores.TASKS if network == PUBLISHED else ())])
     )
@@ -155,12 +158,13 @@ def default_network(task: str) -> str:
 
 
 def scores(task: str, network: str) -> tuple[list[Row], str]:
-    """Score rows of the sub-networks of a network, of its least seed, and whose they are."""
+    """Score rows of the sub-networks of a network, of every seed, and whose they are."""
     default_network(task)
     for whose, rows in row_sets(SCORES):
         found = [r for r in rows if (r["task"], r["network"]) == (task, network)]
+        found = [r for r in found if r["name"] != FINE_TUNED]
         if found:
-            return super_network(found, network, task)[1], whose
+            return found, whose
     if network == PUBLISHED and task in published_scores.TASKS:
         return published_rows(task), PUBLISHED_BY
     known = sorted({(r["network"], r["task"]) for _, rows in row_sets(SCORES) for r in rows})

@@ -57,12 +57,15 @@ def values(kept: str | Sequence[float]) -> np.ndarray:
 
 
 def one_answer(row: Row) -> float:
-    """Points of one answer for every example, the most frequent label: what nothing learnt scores.
-
-    The labels of the row are classes.
-    """
+    """Points of the best single answer for every example: what nothing learnt scores."""
     labels = values(row["labels"])
-    return score(row["metric"], labels, np.full_like(labels, np.bincount(labels).argmax()))
+    same = (np.full_like(labels, answer) for answer in np.unique(labels))
+    return max(score(row["metric"], labels, answers) for answers in same)
+
+
+def is_learnt(teacher: Row) -> bool:
+    """Whether the network fine-tuned alone is shown to be above one answer for all."""
+    return teacher["score_low"] > one_answer(teacher)
 
 
 def described(
