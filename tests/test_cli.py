@@ -383,6 +383,11 @@ def test_predicting_and_refusing_need_neither_torch_nor_numpy():
     assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
 
 
+def test_the_command_that_is_kept_is_the_one_to_type_however_it_was_started():
+    done = process("-m", "lmtime.cli", "predict", "gcn", "--json", "-")
+    assert json.loads(done.stdout)["provenance"]["command"] == "lmtime predict gcn --json -"
+
+
 def test_a_mistake_is_the_same_in_a_process_of_its_own(tmp_path):
     done = process("-m", "lmtime.cli", "profile", "nosuch", "--json", str(tmp_path / "a.json"))
     assert (done.returncode, done.stdout) == (2, "")

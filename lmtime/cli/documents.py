@@ -27,9 +27,9 @@ def require_folder(*paths: str | Path | None) -> None:
 
 
 def command_line() -> str:
-    """The command as it was typed, for the provenance; without the password of a database."""
+    """The command for the provenance, however it was started; no password of a database."""
     shown = [re.sub(r"(://[^:/\s]+):\S*@", r"\1:***@", part) for part in sys.argv[1:]]
-    return shlex.join([Path(sys.argv[0]).name, *shown])
+    return shlex.join(["lmtime", *shown])
 
 
 def say(text: str) -> None:
