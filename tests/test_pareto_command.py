@@ -76,6 +76,7 @@ def test_a_budget_leaves_on_the_front_only_what_keeps_it(command, timed):
     [
         (["front", "--task", "imdb"], "unknown task 'imdb': choose one of sentiment, sst2"),
         (["front", "--task", "sst2", "--network", "gpt2"], "unknown network 'gpt2'"),
+        (["front", "--task", "sst2", "--min-score", "nan"], "min_score=nan must be a number"),
         (
             ["front", "--task", "sst2", "--max-latency-ms", "5"],
             "nearest is w1/4 d1/2 with 12.5",

@@ -128,6 +128,16 @@ def test_a_longer_training_replaces_a_shorter_one_and_not_the_reverse(weights, m
     assert rows_of(path, seed=0) == second
 
 
+def test_weights_that_are_none_are_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(UsageError, match=r"is no checkpoint: it must hold config\.json and model"):
+        run(Job(weights=tmp_path), BUDGET, command="test")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(UsageError, match=r"pytorch_model\.bin is pickled and never read"):
+        run(Job(weights=tmp_path), BUDGET, command="test")
+    assert not (tmp_path / "results").exists()
+
+
 def test_one_that_was_interrupted_gives_the_same_rows(weights, monkeypatch, tmp_path):
     rows = read_jsonl(run(Job(weights=weights), BUDGET, command="test"))
     monkeypatch.setenv("LMTIME_RESULTS", str(tmp_path / "elsewhere"))

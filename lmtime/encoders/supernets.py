@@ -37,7 +37,7 @@ from lmtime.encoders.score_rows import FINE_TUNED, described, digits
 from lmtime.errors import UsageError
 from lmtime.metrics import score, score_interval
 from lmtime.models.batches import TOKENIZER, Tokenised, batches, tokenise
-from lmtime.models.checkpoint import WEIGHTS, load_encoder, minilm_folder, save_encoder
+from lmtime.models.checkpoint import WEIGHTS, load_encoder, minilm_folder, save_encoder, weights_of
 from lmtime.models.encoder import Encoder
 from lmtime.models.finetuning import (
     DepthSchedule,
@@ -173,7 +173,7 @@ class Trained:
 
 def run(job: Job, budget: Budget, *, command: str, say: Say = lambda text: None) -> Path:
     """Train and judge, unless there are rows of as long a training; the file of the rows."""
-    text, weights = tasks.load(job.task), file_sha256(job.source / WEIGHTS)
+    text, weights = tasks.load(job.task), file_sha256(weights_of(job.source))
     job.folder.mkdir(parents=True, exist_ok=True)
     with FileLock(job.folder / ".lock"):
         if _stands(job, budget.n_examples(len(text.train)), text.sha256, weights):

@@ -107,10 +107,27 @@ def save_encoder(encoder: Encoder, folder: str | Path) -> None:
     write_text(folder / CONFIG, json.dumps(fields, indent=1) + "\n")
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def weights_of(folder: Path) -> Path:
+    """The weights of a checkpoint's folder, which must be one."""
+    _config_file(folder)
+    path = folder / WEIGHTS
+    if path.is_file():
+        return path
+    pickled = sorted(p.name for p in folder.glob("*.bin"))
+    more = f": {pickled[0]} is pickled and never read, save it as safetensors" if pickled else ""
+    raise UsageError(f"{folder} has no {WEIGHTS}{more}")
+
+
+def _config_file(folder: Path) -> Path:
+    """The settings of a checkpoint's folder, which must be one."""
     path = folder / CONFIG
-    if not path.is_file():
-        raise UsageError(f"{folder} is no checkpoint: it must hold {CONFIG} and {WEIGHTS}")
+    if path.is_file():
+        return path
+    raise UsageError(f"{folder} is no checkpoint: it must hold {CONFIG} and {WEIGHTS}")
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    path = _config_file(folder)
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -163,13 +180,7 @@ def _huggingface_encoder(settings: dict[str, Any]) -> EncoderConfig:
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    path = folder / WEIGHTS
-    if not path.is_file():
-        pickled = sorted(p.name for p in folder.glob("*.bin"))
-        more = (
-            f": {pickled[0]} is pickled and never read, save it as safetensors" if pickled else ""
-        )
-        raise UsageError(f"{folder} has no {WEIGHTS}{more}")
+    path = weights_of(folder)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -33,6 +33,11 @@ class Budget:
     max_latency_ms: float = math.inf
     min_score: float = -math.inf
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if math.isnan(value):
+                raise UsageError(f"{name}={value} must be a number, or be left out")
+
     def limits(self) -> list[Limit]:
         """For the objectives latency and score."""
         return [Limit(0, max=self.max_latency_ms), Limit(1, min=self.min_score)]
