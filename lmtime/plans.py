@@ -134,6 +134,7 @@ def reference_plan(preset: str) -> Plan:
         _gcn("adaptive", 128, hidden_size=768),
         _gcn("fused-adaptive", 112, hidden_size=192),
         _gcn("fused-adaptive", 896, hidden_size=320),
+        _gcn("fused-adaptive", 1792, hidden_size=160),
         _gcn("full", 384, hidden_size=192),
         _gcn("full", 96, hidden_size=384),
         _gcn("full", 1280, hidden_size=320),
@@ -201,7 +202,7 @@ def partitioned(name: str) -> ModelConfig:
 
 
 Sizes = list[tuple[int, int, tuple[str, ...]]]  # hidden size, tokens, layers beside torch's
-SAME = ("fused-adaptive", "fused-adaptive-planned")
+SAME = ("fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast")
 OTHER = ("four tails", BEST, SCALING, "four tails with a shared projection")
 WHOLE = ("torch-full", "chunked", "torch-chunks-256")
 

@@ -33,13 +33,16 @@ class Folded(AdaptiveSoftmax):
     """As where the scores are many: they are dropped in the forward pass."""
 
     def forward(self, hidden, targets):
-        with mock.patch.multiple(folding, FOLD_ABOVE=-1, FOLD_ABOVE_WEIGHTS=0):
+        with mock.patch.object(folding, "KEPT_AT_MOST", -1):
             return super().forward(hidden, targets)
 
 
 LAYERS = {
     "torch's adaptive": lambda **o: TorchAdaptiveSoftmax(CONFIG, **o),
     "adaptive": lambda **o: AdaptiveSoftmax(CONFIG, head_bias=True, tail_bias=True, **o),
+    "adaptive, fast products": lambda **o: AdaptiveSoftmax(
+        CONFIG, head_bias=True, tail_bias=True, fast_products=True, **o
+    ),
     "folded": lambda **o: Folded(CONFIG, head_bias=True, tail_bias=True, **o),
     "fixed shapes": lambda **o: FixedShapes(CONFIG, head_bias=True, tail_bias=True, **o),
     "full": lambda **o: FullSoftmax(WIDTH, N_WORDS, bias=True, **o),

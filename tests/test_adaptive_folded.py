@@ -25,9 +25,8 @@ N_TOKENS = 601  # a prime; scores of each band are more than the weights of thos
 def folding(folds=True, at_once=1):
     """Whether scores are dropped, and how many a piece may have beside what follows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rule, "FOLD_ABOVE", -1 if folds else 2**60)
-        patch.setattr(rule, "FOLD_ABOVE_WEIGHTS", 0)
-        patch.setitem(rule.SCORES_AT_ONCE, "cpu", at_once)
+        patch.setattr(rule, "KEPT_AT_MOST", -1 if folds else 2**60)
+        patch.setitem(rule.SCORES_AT_ONCE, "cpu", (at_once, at_once))
         patch.setattr(rule, "MOST_PIECES", 2**60)
         yield
 
@@ -57,12 +56,11 @@ def test_pieces_are_several_of_each_band_and_meet_each_row_once():
     plan = layer.plan(targets)
     bands = [band.weights for band in (layer.head, *layer.tails)]
     with folding():
-        found = list(pieces.pieces_of(bands, plan, "cpu"))
-    assert all(sum(i == band for i, *_ in found) > 1 for band in range(3))
-    places = [place for _, own, _ in found for place in range(own.start, own.stop)]
-    assert places == list(range(N_TOKENS + len(plan.rows)))
-    tail = [row for i, _, tokens in found if i for row in tokens.tolist()]
-    assert tail == plan.rows.tolist()
+        found = pieces.pieces_of(bands, plan, "cpu")
+    assert found == sorted(found, key=lambda piece: piece[0])
+    for band, n_rows in enumerate((N_TOKENS, *plan.counts)):
+        own = [n for i, n in found if i == band]
+        assert len(own) > 1 and sum(own) == n_rows
 
 
 @settings(deadline=None, max_examples=15)
@@ -157,14 +155,13 @@ def test_16_bits_in_many_pieces_err_little(dtype):
         assert (grad.double() - right).norm() <= 2e-2 * right.norm()
 
 
-def test_without_gradients_scores_are_dropped_too():
+def test_without_gradients_nothing_is_kept():
     layer, (hidden, targets) = make(), some_tokens()
-
-    @torch.no_grad()
-    def take():
-        return layer(hidden, targets)
-
-    torch.testing.assert_close(*both(take), rtol=1e-10, atol=1e-12)
+    found = []
+    for at_once in (1, 2**30):
+        with torch.no_grad(), folding(at_once=at_once):
+            found.append(layer(hidden, targets))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
 
 
 # Memory
@@ -190,7 +187,14 @@ def activation_bytes(layer, n_tokens, counts):
 
 
 @pytest.mark.parametrize(
-    ("hidden_size", "n_tokens", "counts"), [(1024, 4096, (528, 136)), (256, 4096, (400, 122))]
+    ("hidden_size", "n_tokens", "counts"),
+    [
+        (1024, 4096, (528, 136)),
+        (256, 4096, (400, 122)),
+        (2048, 1024, (132, 34)),
+        (1024, 1024, (132, 34)),
+        (128, 1024, (132, 34)),
+    ],
 )
 def test_activations_take_three_fifths_of_torchs_at_most(hidden_size, n_tokens, counts):
     """Where scores are dropped; as many tokens of the tails as text of the default corpus has."""

@@ -46,12 +46,14 @@ def test_layers_of_the_same_model_have_the_same_loss(of):
 
 def test_a_plan_made_on_the_host_leaves_nothing_to_wait_for():
     rows = compare.compare(
-        ["fused-adaptive", "fused-adaptive-planned"],
+        ["fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast"],
         Shape(16, 500, 40, (50, 200)),
         max_s=0.1,
     )
     waits = {r["layer"]: r["syncs"] for r in rows}
-    assert waits == {ADAPTIVE: 6, "fused-adaptive": 1, "fused-adaptive-planned": 0}
+    assert waits == {
+        ADAPTIVE: 6, "fused-adaptive": 1, "fused-adaptive-planned": 0, "fused-adaptive-fast": 1
+    }  # fmt: skip
     for r in rows:
         assert r["latency_ms_low"] <= r["latency_ms"] <= r["latency_ms_high"]
         assert r["n"] >= 3

@@ -27,7 +27,9 @@ def test_the_document_has_a_row_a_layer_with_every_field_of_the_contract(command
         assert row.keys() >= CONTRACT
         assert row["ratio_low"] <= row["ratio_to_torch_adaptive"] <= row["ratio_high"]
     exact = {r["layer"] for r in doc["rows"] if r["exact"]}
-    assert exact == {"torch-adaptive", "fused-adaptive", "fused-adaptive-planned"}
+    assert exact == {
+        "torch-adaptive", "fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast"
+    }  # fmt: skip
 
 
 def test_the_table_says_where_no_difference_is_shown(command):

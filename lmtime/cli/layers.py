@@ -12,7 +12,10 @@ from lmtime.cli.options import numbers, shaped
 from lmtime.config import configure, model_name
 from lmtime.errors import UsageError
 
-LAYERS = "torch-adaptive,fused-adaptive,fused-adaptive-planned,six tails,torch-full,chunked"
+LAYERS = (
+    "torch-adaptive,fused-adaptive,fused-adaptive-planned,fused-adaptive-fast,six tails,"
+    "torch-full,chunked"
+)
 Json = Annotated[Optional[str], typer.Option("--json", help="Write JSON to a file; - prints it.")]
 
 

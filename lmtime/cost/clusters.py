@@ -181,7 +181,7 @@ def _fused_head(shape: Any, n: float, n_short_list: float) -> list[Cost]:
 
 def _fused_tail(n: float, d: int, hits: float, size: int, width: int) -> list[Cost]:
     """One as wide as the layer is not projected."""
-    return fused_tail(hits, d, Band(size, width, projects=width != d), VALUE_BYTES)
+    return fused_tail(hits, n, d, Band(size, width, projects=width != d), VALUE_BYTES)
 
 
 def _torchs_head(shape: Any, n: float, n_short_list: float) -> list[Cost]:

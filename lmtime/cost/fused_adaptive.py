@@ -1,25 +1,24 @@
 """Costs of the fused adaptive softmax (`lmtime.softmax.AdaptiveSoftmax`), as torch executes it.
 
 What `output_layers.py` says holds here too. The loss has no owner of its own: its two operators are
-the layer's. No target is ignored, nothing is smoothed or weighted, and all weights learn. A CPU
-takes the passes over the scores in pieces: they move the same bytes, and their launches are counted
-as of one piece.
+the layer's. No target is ignored, nothing is smoothed or weighted, and all weights learn.
 
-Many scores (`folding.py`) give their products in the forward pass, in the pieces of a CPU and for
-a loss that is differentiated itself; GPUs take fewer pieces, and pass over the gradients once more
-in the backward pass. All is for fp32: 16-bit passes, some of which go through fp32, cost more than
-is said here, and fp16 never folds.
+Unless scores are few (`folding.py`) the products of the gradients are taken in the forward pass, in
+the pieces of a CPU and for a mean that is differentiated itself; GPUs take fewer pieces, and pass
+over the gradients once more in the backward pass. All is for fp32: 16-bit passes, some of which go
+through fp32, cost more than is said here, and fp16 never folds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lmtime.config import tail_sizes
 from lmtime.cost.folding import count_scores, folds, rows_at_once
-from lmtime.cost.operators import Cost, adding, matmul, matmul_backward, traffic
+from lmtime.cost.operators import ONEDNN, Cost, adding, matmul, matmul_backward, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
 
@@ -64,14 +63,19 @@ def fused_adaptive(
     """One sort, then the passes of each band; the products of the gradients in either pass."""
     n, d, b = n_tokens, shape.final_hidden_size, value_bytes
     shared, width = shared_rank(shape), input_size(shape)
-    passes = _folded if fused_folds(shape, n, tail_tokens) else _kept
-    bands_forward, bands_backward = passes(shape, n, tail_tokens, b)
     forward = copied_rows(n, d, b, in_rows)
     if shared is not None:
         forward.append(matmul(n, d, width, b))
     forward += [*_partition(n, len(tail_tokens), b), *(_counted(hits, b) for hits in tail_tokens)]
-    forward += [*bands_forward, *_mean(n, sum(tail_tokens), b)]
-    backward = [traffic(2, b), *bands_backward]  # what arrives, times the share of each token
+    forward += _lists(n, sum(tail_tokens), b)
+    backward = [traffic(2, b)]  # what arrives, times the share of each token
+    if fused_folds(shape, n, tail_tokens):
+        forward += _pieces(shape, n, tail_tokens, b)
+    else:
+        bands_forward, bands_backward = _kept(shape, n, tail_tokens, b)
+        forward += bands_forward
+        backward += bands_backward
+    forward += _mean(n, sum(tail_tokens), b)
     if shared is not None:
         backward += matmul_backward(n, d, width, b)
     return {(OUTPUT_LAYER, "forward"): forward, (OUTPUT_LAYER, "backward"): backward}
@@ -79,9 +83,8 @@ def fused_adaptive(
 
 def fused_folds(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> bool:
     """Whether the scores are dropped in the forward pass; not of Altair parameters."""
-    found, width = fused_bands(shape), input_size(shape)
-    n_scores = count_scores([n_tokens, *tail_tokens], [band.n_entries for band in found])
-    return folds(n_scores, sum(size for band in found for size in band.weights(width)))
+    entries = [band.n_entries for band in fused_bands(shape)]
+    return folds(count_scores([n_tokens, *tail_tokens], entries))
 
 
 def piece_rows(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> list[int]:
@@ -92,48 +95,23 @@ def piece_rows(shape: Any, n_tokens: Any, tail_tokens: Sequence[Any]) -> list[in
     return rows_at_once([n_tokens, *tail_tokens], entries, n_weights, "cpu")
 
 
-def _kept(shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any) -> tuple[list[Cost], list[Cost]]:
-    """Forward and backward: the scores of all bands wait for the backward pass."""
-    n_tails, width = sum(tail_tokens), input_size(shape)
-    rows = [n, *tail_tokens]
-    forward = [traffic(2 * n_tails * width, b, ids=n_tails)]
-    backward = [traffic(2 * (n + n_tails) + 1, b)]  # over the sums of the rows
-    for n_rows, band in zip(rows, fused_bands(shape), strict=True):
-        forward += [*_band(n_rows, width, band, b), traffic(2 * n_rows, b, ids=n_rows)]
-        backward += _band_backward(n_rows, width, band, b)
-    forward += _residuals(n + n_tails, b)
-    backward.append(_added_rows(n_tails, width, b, n=n))
-    return forward, backward
-
-
 def fused_head(shape: Any, n: Any, n_tails: Any, b: Any) -> list[Cost]:
-    """Both passes of a layer that keeps its scores, without its tails, whose tokens are n_tails.
+    """Both passes in one piece, without the tails, whose tokens are n_tails.
 
     Of the cutoffs the first and their number count; the hidden states lie in rows.
     """
-    width, band = input_size(shape), _head_band(shape)
     return [
         *_partition(n, len(shape.cutoffs), b),
-        traffic(2 * n_tails * width, b, ids=n_tails),
-        *_band(n, width, band, b),
-        traffic(2 * n, b, ids=n),
-        *_residuals(n + n_tails, b),
+        *_lists(n, n_tails, b),
+        *_piece(n, input_size(shape), _head_band(shape), b),
         *_mean(n, n_tails, b),
         traffic(2, b),
-        traffic(2 * (n + n_tails) + 1, b),
-        *_band_backward(n, width, band, b),
-        _added_rows(n_tails, width, b, n=n),
     ]
 
 
-def fused_tail(hits: Any, width: Any, band: Band, b: Any) -> list[Cost]:
-    """What one tail cluster of a layer adds to its head."""
-    return [
-        _counted(hits, b),
-        *_band(hits, width, band, b),
-        traffic(2 * hits, b, ids=hits),
-        *_band_backward(hits, width, band, b),
-    ]
+def fused_tail(hits: Any, n: Any, width: Any, band: Band, b: Any) -> list[Cost]:
+    """What one tail cluster of a layer, in one piece, adds to its head; n: all tokens."""
+    return [_counted(hits, b), *_tail_piece(hits, n, width, band, b)]
 
 
 def fused_weights(shape: Any) -> list[Any]:
@@ -181,24 +159,53 @@ def shared_rank(shape: Any) -> Any:
     return getattr(shape, "shared_rank", None)
 
 
-def _folded(
-    shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any
-) -> tuple[list[Cost], list[Cost]]:
-    """Forward alone: each piece is done with before the next."""
+def _lists(n: Any, n_tails: Any, b: Any) -> list[Cost]:
+    """Targets of head and tails in one list."""
+    return [traffic(0, b, ids=2 * (n + n_tails))]
+
+
+def _kept(shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any) -> tuple[list[Cost], list[Cost]]:
+    """Forward and backward: the scores of all bands wait for the backward pass."""
     n_tails, width = sum(tail_tokens), input_size(shape)
-    found, steps = fused_bands(shape), piece_rows(shape, n, tail_tokens)
-    forward = [traffic(0, b, ids=2 * (n + n_tails))]  # targets of head and tails in one list
-    for i, (n_rows, band, step) in enumerate(zip([n, *tail_tokens], found, steps, strict=True)):
+    forward, backward = [traffic(2 * n_tails * width, b, ids=n_tails)], []
+    for i, (rows, band) in enumerate(zip([n, *tail_tokens], fused_bands(shape), strict=True)):
+        forward += [*_band(rows, width, band, b), *_residuals(rows, b)]
+        backward += _band_backward(rows, width, band, b)
+        if i > 0:
+            backward.append(_added_rows(rows, width, b, n=n))
+    return forward, backward
+
+
+def _pieces(shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any) -> list[Cost]:
+    """Of all bands, one after the other."""
+    width, found = input_size(shape), fused_bands(shape)
+    costs: list[Cost] = []
+    for i, (n_rows, step) in enumerate(
+        zip([n, *tail_tokens], piece_rows(shape, n, tail_tokens), strict=True)
+    ):
         for start in range(0, math.ceil(n_rows), step):
-            rows = min(step, n_rows - start)
+            rows, adds = min(step, n_rows - start), start > 0
             if i > 0:
-                forward.append(traffic(2 * rows * width, b, ids=rows))
-            forward += [*_band(rows, width, band, b), *_residuals(rows, b)]
-            forward += [traffic(2 * rows, b, ids=rows), traffic(3 * rows, b)]  # over the sums
-            forward += _band_backward(rows, width, band, b, adds=start > 0)
-            if i > 0:
-                forward.append(_added_rows(rows, width, b, n=n))
-    return forward, []
+                costs += _tail_piece(rows, n, width, found[i], b, adds=adds)
+                continue
+            costs += _piece(rows, width, found[i], b, adds=adds)
+            if step < n_rows:  # gradients of its rows, put where they belong
+                costs.append(traffic(2 * rows * width, b))
+    return costs
+
+
+def _tail_piece(
+    rows: Any, n: Any, width: Any, band: Band, b: Any, *, adds: bool = False
+) -> list[Cost]:
+    """Its rows are picked, and the gradients of these added to those of all n tokens."""
+    picked = traffic(2 * rows * width, b, ids=rows)
+    return [picked, *_piece(rows, width, band, b, adds=adds), _added_rows(rows, width, b, n=n)]
+
+
+def _piece(rows: Any, width: Any, band: Band, b: Any, *, adds: bool = False) -> list[Cost]:
+    """Forward, and what it gives to the gradients; adds: to those of other rows."""
+    forward = [*_band(rows, width, band, b), *_residuals(rows, b)]
+    return [*forward, *_band_backward(rows, width, band, b, adds=adds)]
 
 
 def _counted(hits: Any, b: Any) -> Cost:
@@ -219,24 +226,27 @@ def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
 
 
 def _band(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
-    """Forward: the exponentials stand in place of the scores."""
+    """Forward: the probabilities stand in place of the scores."""
     projection = [matmul(n, d, band.width, b)] * band.projects
     products = [matmul(n, band.width, entries, b) for entries in band.matrices]
+    if not band.is_tied:  # tied words go to the BLAS
+        products = [replace(product, kind=ONEDNN) for product in products]
     return [*projection, *products, softmax_passes(n, band.n_entries, b)]
 
 
 def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:
-    """Largest of each row, difference, the target's score, exponential, sum."""
+    """Largest of each row, the target's score, softmax, the likeliest of each row."""
     values = n * n_entries
-    moved = (values + n) + (2 * values + n) + 2 * n + 2 * values + (values + n)
-    return traffic(moved, b, ids=n, kind="fused_softmax", launches=5)
+    moved = (values + n) + 2 * n + 2 * values + (values + n)
+    return traffic(moved, b, ids=n, kind="fused_softmax", launches=4)
 
 
-def _residuals(n_rows: Any, b: Any) -> list[Cost]:
-    """From scores and sums to the likelihood of each row, and what the gradient is there."""
+def _residuals(n: Any, b: Any) -> list[Cost]:
+    """The likelihood of each row, and what the gradient is at its target."""
     return [
-        traffic(5 * n_rows, b, launches=2),  # logarithm of the sums, taken off
-        traffic(5 * n_rows, b, launches=2),  # probability less one, times the sum; then scattered
+        traffic(2 * n + 3 * n + 3 * n, b, launches=3),  # logarithm, difference, sum
+        traffic(2 * n, b),  # probability less one
+        traffic(2 * n, b, ids=n),  # scattered
     ]
 
 

@@ -224,19 +224,19 @@ def _fused_adaptive(shape: Any, n: Any, hits: Sequence[Any], *, in_rows: bool) -
 def _kept_bands(shape: Any, n: Any, hits: Sequence[Any], held: Any) -> list[Stage]:
     """What all bands keep is freed when the last of them is done."""
     width = input_size(shape)
-    incoming = (n + sum(hits)) * width  # gradients of the rows of head and tails
     kept, bands_backward = sum(hits) * width, []
-    for n_rows, band in zip([n, *hits], fused_bands(shape), strict=True):
+    for i, (n_rows, band) in enumerate(zip([n, *hits], fused_bands(shape), strict=True)):
         narrow = n_rows * band.width
         kept += n_rows * band.n_entries + narrow * band.projects
+        own_rows = n_rows * width * (i > 0)
         bands_backward.append(
             Stage(
-                backward=incoming + narrow * (1 + band.projects),
+                backward=n * width + own_rows + narrow * (1 + band.projects),
                 weights=tuple(band.weights(width)),
             )
         )
     head, *tails = bands_backward
-    return [Stage(kept=kept, forward=held, backward=incoming), *reversed(tails), head]
+    return [Stage(kept=kept, forward=held, backward=n * width), *reversed(tails), head]
 
 
 def _folded_bands(shape: Any, n: Any, hits: Sequence[Any], held: Any) -> list[Stage]:

@@ -21,6 +21,7 @@ from lmtime.softmax.interface import (
     product_dtype,
 )
 from lmtime.softmax.partition import Plan, edges_of, partition
+from lmtime.softmax.products import product
 from lmtime.softmax.static import static_nll
 
 
@@ -34,6 +35,8 @@ class AdaptiveSoftmax(OutputLayer):
     Of head and tails either may have a bias. weight: (vocab_size,), what a word counts in the loss.
     The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
     of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
+    fast_products: on a CPU in fp32 take oneDNN for the gradients too, which then err up to twice as
+    much as torch's (`products.py`); the likelihoods do not.
     """
 
     def __init__(
@@ -44,10 +47,12 @@ class AdaptiveSoftmax(OutputLayer):
         tail_bias: bool = False,
         weight: Tensor | None = None,
         words: Sequence[nn.Parameter] | None = None,
+        fast_products: bool = False,
         **options: object,
     ) -> None:
         super().__init__(config.hidden_size, config.vocab_size, weight=weight, **options)
         self.config = config
+        self.multiply = product if fast_products else torch.mm
         shapes, n_tails = band_shapes(config), len(config.cutoffs)
         given = [None] * len(shapes) if words is None else list(words)
         if words is not None and (found := [tuple(t.shape) for t in given]) != shapes:
@@ -169,7 +174,7 @@ class AdaptiveSoftmax(OutputLayer):
         ]
         learns = any(t is not None and t.requires_grad for t in (narrowed, *weights))
         learns = learns and torch.is_grad_enabled()
-        nll, loss = AdaptiveNLL.apply(narrowed, plan, share, learns, *weights)
+        nll, loss = AdaptiveNLL.apply(narrowed, plan, share, learns, self.multiply, *weights)
         if isinstance(share, Tensor) and self.loss.reduction == "mean":
             loss = loss.masked_fill(~share.any(), math.nan)  # as in torch, and no gradient is
         return nll, loss

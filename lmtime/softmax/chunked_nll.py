@@ -1,8 +1,8 @@
 """Log-likelihoods under the softmax of a product, and their gradients, a chunk of rows at a time.
 
-A chunk lies in one buffer that is used again. Beside the products it is passed over three times: by
-the log-softmax, which stays in the cache with each row, by exp, and by the scale of the rows.
-`torch.logsumexp` would write two temporaries of the chunk's size.
+One chunk lives at a time. Beside the products it is passed over three times: by the log-softmax and
+the softmax, which stay in the cache with each row, and by the scale of the rows. `torch.logsumexp`
+would write two temporaries of the chunk's size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from lmtime.errors import UsageError
+from lmtime.softmax.products import product
 
 
 class Plan(NamedTuple):
@@ -105,25 +106,21 @@ class _Chunks:
             ]
             nll = self.hidden.new_empty(n_tokens, dtype=self.sum_dtype)
             uniform_nll = torch.empty_like(nll) if smooth else None
-            buffer = nll.new_empty(min(self.plan.chunk_rows, n_tokens), len(self.weight))
             for start in range(0, n_tokens, self.plan.chunk_rows):
                 rows = slice(start, start + self.plan.chunk_rows)
-                log_prob = self._log_prob(rows, buffer)
+                log_prob = self._log_prob(rows)
                 nll[rows] = -log_prob.gather(1, self.targets[rows])[:, 0]
                 if smooth:
                     uniform_nll[rows] = -(log_prob @ self.plan.word_shares)
                 if any(wanted):
                     grad = self._to_gradient_(log_prob, rows, scales)
                     self._add_products(grad, rows, grads)
+                    del grad
+                del log_prob  # before the next chunk has its own
         return nll, uniform_nll, grads
 
-    def _log_prob(self, rows: slice, buffer: Tensor) -> Tensor:
-        hidden = self.hidden[rows]
-        logits = buffer[: len(hidden)]
-        if hidden.dtype == logits.dtype:
-            torch.mm(hidden, self.weight.T, out=logits)
-        else:
-            logits.copy_(hidden @ self.weight.T)
+    def _log_prob(self, rows: slice) -> Tensor:
+        logits = product(self.hidden[rows], self.weight.T).to(self.sum_dtype)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
@@ -131,7 +128,8 @@ class _Chunks:
     def _to_gradient_(self, log_prob: Tensor, rows: slice, scales: tuple[Tensor, Tensor]) -> Tensor:
         """Of the logits, in the place of the log-probabilities."""
         target_scale, uniform_scale = (scale[rows, None] for scale in scales)
-        grad, targets, word_shares = log_prob.exp_(), self.targets[rows], self.plan.word_shares
+        grad = torch.softmax(log_prob, -1, out=log_prob)  # twice as fast as `exp`, and as exact
+        targets, word_shares = self.targets[rows], self.plan.word_shares
         if word_shares is None:
             grad.mul_(target_scale)
         else:

@@ -121,12 +121,17 @@ def _planned(name: str, task: Task) -> Contestant:
     return replace(made, loss=lambda x, t: made.layer(x, t, plan=plan).loss, hidden_waits=0)
 
 
+def _fast(name: str, task: Task) -> Contestant:
+    """All products by oneDNN."""
+    return replace(_of_shape(name, task, task.config, fast_products=True), same_as=ADAPTIVE)
+
+
 def _partition(name: str, task: Task) -> Contestant:
     return _of_shape(name, task, task.partitions[name])
 
 
-def _of_shape(name: str, task: Task, config: AdaptiveSoftmaxConfig) -> Contestant:
-    layer, products = AdaptiveSoftmax(config), _adaptive_products(config, task)
+def _of_shape(name: str, task: Task, config: AdaptiveSoftmaxConfig, **options: bool) -> Contestant:
+    layer, products = AdaptiveSoftmax(config, **options), _adaptive_products(config, task)
     return _ours(name, task, layer, name, products, hidden_waits=1)
 
 
@@ -192,6 +197,7 @@ BUILDERS: dict[str, Callable[[str, Task], Contestant]] = {
     ADAPTIVE: _torch_adaptive,
     "fused-adaptive": _fused,
     "fused-adaptive-planned": _planned,
+    "fused-adaptive-fast": _fast,
     "classes": _classes,
     FULL: _full,
     "chunked": _chunked,

@@ -26,6 +26,11 @@ class Plan:
     n_ignored: int
 
     @property
+    def targets(self) -> Tensor:
+        """(n_tokens + n_tail_tokens, 1): entries of the head, then words of the tails."""
+        return torch.cat([self.entries, self.words]).unsqueeze(1)
+
+    @property
     def n_tokens(self) -> int:
         """All tokens, ignored ones too."""
         return self.entries.shape[0]

@@ -6,7 +6,6 @@ A piece is some rows of a band: `lmtime.cost.folding` says how many.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -17,11 +16,11 @@ from lmtime.softmax.band_products import (
     band_backward,
     band_forward,
     no_autocast,
-    to_residual_,
     zeros,
 )
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
+from lmtime.softmax.products import Multiply
 
 
 def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
@@ -29,24 +28,20 @@ def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
     return count_scores((plan.n_tokens, *plan.counts), [sum(band.sizes) for band in bands])
 
 
-def n_weights(bands: Sequence[BandWeights]) -> int:
-    """Values of all tensors of all bands."""
-    return sum(tensor.numel() for band in bands for tensor in band if tensor is not None)
-
-
 def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
-    """What reaches each row of the head, then of the tails; a single number stays one.
+    """What reaches each row of the head, then of the tails: (n_tokens + n_tail_tokens, 1).
 
     gradient: () or (n_tokens,); ignored tokens get 0, for of a mean over no token it is infinite.
     """
     if plan.ignored is not None:
         gradient = gradient.expand(plan.n_tokens).masked_fill(plan.ignored, 0.0)
     if gradient.dim() == 0:
-        return gradient
+        return gradient.expand(plan.n_tokens + plan.n_tail_tokens, 1)
     return torch.cat([gradient, gradient.index_select(0, plan.rows)]).unsqueeze(1)
 
 
 def in_pieces(
+    multiply: Multiply,
     hidden: Tensor,
     plan: Plan,
     bands: Sequence[BandWeights],
@@ -57,37 +52,57 @@ def in_pieces(
 
     gradient: what reaches each token's nll, one number or (n_tokens,); None: nothing does.
     """
-    n_rows = plan.n_tokens + plan.n_tail_tokens
     accumulated = torch.promote_types(hidden.dtype, torch.float32)
-    log_prob = hidden.new_empty(n_rows, 1, dtype=accumulated)
-    (wants_hidden,), *wants = wants
-    learns = gradient is not None
-    if learns:
+    log_prob = hidden.new_empty(plan.n_tokens + plan.n_tail_tokens, 1, dtype=accumulated)
+    scales = of_hidden = None
+    if gradient is not None:
         gradient = torch.as_tensor(gradient, dtype=accumulated, device=hidden.device)
-        gradient = for_each_row(gradient, plan).expand(n_rows, 1)
-    into = torch.empty_like(hidden) if learns and wants_hidden else None
-    entries = torch.cat([plan.entries, plan.words])
+        scales = for_each_row(gradient, plan)
+        of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None
     grads: list[list[Tensor | None] | None] = [None] * len(bands)
+    pieces = pieces_of(bands, plan, hidden.device.type)
+    sizes = [n_rows for _, n_rows in pieces]
+    scales = None if scales is None else scales.split_with_sizes(sizes)
+    tails = plan.rows.split_with_sizes([n_rows for i, n_rows in pieces if i > 0])
+    tokens = [None] * (len(pieces) - len(tails)) + list(tails)
+    # One call each: a slice for every piece costs as much as a small operator.
+    targets, outputs = (x.split_with_sizes(sizes) for x in (plan.targets, log_prob))
+    start = 0
     with no_autocast(hidden.device.type):
-        for i, own, tokens in pieces_of(bands, plan, hidden.device.type):
-            rows = hidden[tokens] if i == 0 else hidden.index_select(0, tokens)
-            sums = torch.empty_like(log_prob[own])
-            narrow, scores = band_forward(bands[i], rows, entries[own], log_prob[own], sums)
-            log_prob[own].sub_(sums.log())
-            if not learns:
-                continue
-            to_residual_([scores], [entries[own]], log_prob[own], sums)
-            out = None
-            if wants_hidden:  # the head meets every row first
-                out = into[tokens] if i == 0 else torch.empty_like(rows)
-            kept = Kept(rows, narrow, scores)
-            grads[i] = band_backward(bands[i], kept, gradient[own] / sums, wants[i], out, grads[i])
-            if wants_hidden and i > 0:
-                into.index_add_(0, tokens, out)
-            del narrow, scores, kept  # before the next piece has its own
-    if not learns:
+        for k, (i, n_rows) in enumerate(pieces):
+            if tokens[k] is None:  # of the head, which meets every row
+                rows = hidden.narrow(0, start, n_rows)
+            else:
+                rows = hidden.index_select(0, tokens[k])
+            made = band_forward(
+                multiply, bands[i], rows, targets[k], outputs[k], learns=scales is not None
+            )
+            if scales is not None:
+                kept = Kept(rows, *made)
+                of_rows, grads[i] = band_backward(
+                    multiply, bands[i], kept, scales[k], wants[i], grads[i]
+                )
+                if of_rows is not None:
+                    of_hidden = _joined(of_hidden, of_rows, tokens[k], start, hidden)
+                del kept, of_rows
+            del rows, made  # before the next piece has its own
+            start += n_rows
+    if scales is None:
         return log_prob, None
-    return log_prob, [into, *_flat(grads, bands, wants, hidden.dtype)]
+    return log_prob, [of_hidden, *_flat(grads, bands, wants, hidden.dtype)]
+
+
+def _joined(
+    of_hidden: Tensor | None, of_rows: Tensor, tokens: Tensor | None, start: int, hidden: Tensor
+) -> Tensor:
+    """With the gradient of a piece's rows: of the head, which comes first, or of some tokens."""
+    if tokens is not None:
+        return of_hidden.index_add_(0, tokens, of_rows)
+    if of_rows.shape == hidden.shape:
+        return of_rows
+    of_hidden = torch.empty_like(hidden) if of_hidden is None else of_hidden
+    of_hidden.narrow(0, start, of_rows.shape[0]).copy_(of_rows)
+    return of_hidden
 
 
 def _flat(
@@ -102,16 +117,14 @@ def _flat(
             yield None if grad is None else grad.to(dtype)
 
 
-def pieces_of(
-    bands: Sequence[BandWeights], plan: Plan, device: str
-) -> Iterator[tuple[int, slice, slice | Tensor]]:
-    """Number of the band, places in the list of all rows, and the tokens there."""
+def pieces_of(bands: Sequence[BandWeights], plan: Plan, device: str) -> list[tuple[int, int]]:
+    """Number of the band and rows of each piece, band after band."""
     counts = (plan.n_tokens, *plan.counts)
     n_entries = [sum(band.sizes) for band in bands]
     n_weights = [sum(t.numel() for t in band if t is not None) for band in bands]
     steps = rows_at_once(counts, n_entries, n_weights, device)
-    for i, (n_rows, end, step) in enumerate(zip(counts, accumulate(counts), steps, strict=True)):
-        for start in range(end - n_rows, end, step):
-            own = slice(start, min(start + step, end))
-            tail = slice(own.start - plan.n_tokens, own.stop - plan.n_tokens)
-            yield i, own, own if i == 0 else plan.rows[tail]
+    return [
+        (i, min(step, n_rows - start))
+        for i, (n_rows, step) in enumerate(zip(counts, steps, strict=True))
+        for start in range(0, n_rows, step)
+    ]
