@@ -202,9 +202,9 @@ def partitioned(name: str) -> ModelConfig:
 
 
 Sizes = list[tuple[int, int, tuple[str, ...]]]  # hidden size, tokens, layers beside torch's
-SAME = ("fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast")
+SAME = ("fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast", "fast-products")
 OTHER = ("four tails", BEST, SCALING, "four tails with a shared projection")
-WHOLE = ("torch-full", "chunked", "torch-chunks-256")
+WHOLE = ("torch-full", "chunked", "chunked-fast", "torch-chunks-256")
 
 
 def comparison_plan(preset: str) -> Sizes:

@@ -28,6 +28,7 @@ def folding(folds=True, at_once=1):
         patch.setattr(rule, "KEPT_AT_MOST", -1 if folds else 2**60)
         patch.setitem(rule.SCORES_AT_ONCE, "cpu", (at_once, at_once))
         patch.setattr(rule, "MOST_PIECES", 2**60)
+        patch.setattr(rule, "WEIGHTS_PER_SCORE", 2**60)
         yield
 
 

@@ -1,5 +1,7 @@
 """What the fused adaptive softmax does and keeps: operators, waits, products, memory."""
 
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,12 +67,12 @@ def test_a_step_waits_once_and_with_a_plan_never(ignore_index):
 def test_a_step_is_few_operators():
     """Views aside."""
     layer = AdaptiveSoftmax(CONFIG)
-    assert [len(ops.names) for ops in step(layer, plan=layer.plan(TARGETS))] == [36, 20]
+    assert [len(ops.names) for ops in step(layer, plan=layer.plan(TARGETS))] == [38, 20]
     with Operators() as planning:
         layer.plan(TARGETS)
     assert len(planning.names) == 7
     found = sum(len(ops.names) for ops in step(TorchAdaptiveSoftmax(CONFIG)))
-    assert found > 7 + 36 + 20
+    assert found > 7 + 38 + 20
 
 
 def test_only_tokens_of_a_cluster_meet_it_and_ignored_ones_do_not():
@@ -122,13 +124,19 @@ def kept_bytes(layer, hidden, targets):
     return sum(n for pointer, n in found.items() if pointer not in own)
 
 
+def line(n_entries):
+    """fp32 values of a row of scores that ends on a cache line."""
+    return 16 * math.ceil(n_entries / 16)
+
+
 def test_the_scores_are_kept_once():
     hidden = torch.randn(500, 32, requires_grad=True)
     targets = torch.randint(300, (500,), generator=torch.Generator().manual_seed(1))
     layer = AdaptiveSoftmax(CONFIG, reduction="none")
     counts = layer.plan(targets).counts
     tails = zip(counts, CONFIG.tail_sizes, CONFIG.tail_dims, strict=True)
-    values = 500 * 22 + 500 + sum(n * (32 + width + size + 1) for n, size, width in tails)
+    values = 500 * line(22) + 500
+    values += sum(n * (32 + width + line(size) + 1) for n, size, width in tails)
     assert kept_bytes(layer, hidden, targets) <= 4 * values + 8 * 500 * 3
 
 

@@ -44,6 +44,15 @@ def test_layers_of_the_same_model_have_the_same_loss(of):
         torch.testing.assert_close(gradient, gradients[of], msg=name, rtol=1e-4, atol=1e-6)
 
 
+def test_the_bare_products_are_those_of_the_layer():
+    rows = compare.compare(
+        ["fused-adaptive-fast", "fast-products"], Shape(16, 500, 40, (50, 200)), max_s=0.1
+    )
+    assert len(rows) == 3
+    assert len({r["flops"] for r in rows}) == 1
+    assert rows[-1]["gradient_bytes"] == 0 and not rows[-1]["exact"]
+
+
 def test_a_plan_made_on_the_host_leaves_nothing_to_wait_for():
     rows = compare.compare(
         ["fused-adaptive", "fused-adaptive-planned", "fused-adaptive-fast"],

@@ -79,6 +79,7 @@ def test_predicted_flops_and_bytes_are_the_executed_ones(name):
 def test_they_are_so_in_many_pieces(name, at_once, monkeypatch):
     config = CONFIGS[name]
     monkeypatch.setattr(folding, "KEPT_AT_MOST", -1)
+    monkeypatch.setattr(folding, "WEIGHTS_PER_SCORE", 2**60)
     monkeypatch.setattr(folding, "MOST_PIECES", 2**60 if config.vocab_size == 503 else 16)
     monkeypatch.setitem(folding.SCORES_AT_ONCE, "cpu", (at_once, at_once))
     _, _, hits = step(config)
@@ -101,18 +102,18 @@ def test_formula_and_layer_agree_where_folding_begins(beyond, monkeypatch):
 def test_pieces_have_the_room_of_later_gradients():
     """By hand: 1000 rows of 1000 scores, then 100 rows of 5000, few at once on a CPU."""
     n_rows, n_entries = [1_000, 100], [1_000, 5_000]
-    assert folding.rows_at_once(n_rows, n_entries, [9, 1_500_000], "cpu") == [1_000, 50]
-    assert folding.rows_at_once(n_rows, n_entries, [9, 500_000], "cpu") == [500, 50]
+    assert folding.rows_at_once(n_rows, n_entries, [9, 1_000_000], "cpu") == [1_000, 50]
+    assert folding.rows_at_once(n_rows, n_entries, [9, 300_000], "cpu") == [500, 100]
     assert folding.rows_at_once(n_rows, n_entries, [9, 9], "cuda") == [1_000, 100]
     assert folding.rows_at_once([0.4], [10], [1], "cpu") == [1]
     assert folding.rows_at_once([0], [10], [1], "cpu") == [1]
 
 
 def test_half_of_the_scores_beyond_the_weights_may_live_at_once():
-    """2**23 scores: 2**22 at once without weights, 2**19 beside 7 * 2**20, 2**18 at least."""
-    for n_weights, n_pieces in ((0, 2), (7 * 2**20, 16), (2**30, 32)):
+    """2**23 scores: 2**22 at once without weights, 2**19 beside 7 * 2**20, all beside 2**30."""
+    for n_weights, n_pieces in ((0, 2), (7 * 2**20, 16), (2**30, 1)):
         (rows,) = folding.rows_at_once([2**13], [2**10], [n_weights], "cpu")
-        assert rows == 2**13 // min(n_pieces, folding.MOST_PIECES)
+        assert rows == 2**13 // n_pieces
 
 
 @every_case

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lmtime.cost.operators import ONEDNN, Cost, adding, traffic
+from lmtime.cost.operators import Cost, adding, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
 LOGITS_AT_ONCE, LEAST_ROWS = 2**23, 256  # of a chunk, as the layer has them unless told otherwise
@@ -56,12 +56,8 @@ def _chunks(n: Any, d: Any, v: Any, b: Any) -> list[Cost]:
     each = dict(launches=n_chunks)
     moved = n * d + weights + logits
     products = [
-        Cost(2 * n * d * v, moved * b, kind, shape, **each)
-        for kind, shape in (
-            (ONEDNN, (rows, d, v)),
-            ("product", (rows, v, d)),
-            ("product", (v, rows, d)),
-        )
+        Cost(2 * n * d * v, moved * b, "product", shape, **each)
+        for shape in ((rows, d, v), (rows, v, d), (v, rows, d))
     ]
     return [
         products[0],

@@ -1,4 +1,4 @@
-"""Whether the fused adaptive softmax keeps its scores, and else in which pieces it drops them.
+"""How the fused adaptive softmax lays out its scores, whether it keeps them, else in which pieces.
 
 The layer (`lmtime.softmax.fused`) and its costs decide by these rules, on numbers alone. A piece
 is some rows of a band, the head or a tail. Every further piece of a band passes over its weights
@@ -15,7 +15,14 @@ from collections.abc import Sequence
 KEPT_AT_MOST = 2**18  # scores of all bands: so few cost less time kept than they take memory
 SCORES_AT_ONCE = {"cpu": (2**18, 2**22)}  # least and most that a piece may have in any case
 SCORES_AT_ONCE_ELSEWHERE = 2**26, 2**26
+WEIGHTS_PER_SCORE = 24  # of all bands; a piece of fewer scores passes over too many for each
+LINE_BYTES = 64  # of a cache
 MOST_PIECES = 16  # about: a piece has at least this part of all scores
+
+
+def room_in_row(n_entries: int, value_bytes: int) -> int:
+    """Values from the end of a row of scores to the next cache line."""
+    return -n_entries % (LINE_BYTES // value_bytes)
 
 
 def folds(n_scores: float) -> bool:
@@ -39,10 +46,11 @@ def rows_at_once(
     """
     n_scores = count_scores(n_rows, n_entries)
     least, most = SCORES_AT_ONCE.get(device, SCORES_AT_ONCE_ELSEWHERE)
-    in_any_case = min(max((n_scores - sum(n_weights)) // 2, least), most)
-    at_once = max(in_any_case, n_scores // MOST_PIECES)
+    beyond = (n_scores - sum(n_weights)) // 2
+    at_once = max(least, min(beyond, most), sum(n_weights) // WEIGHTS_PER_SCORE)
+    at_once = max(at_once, n_scores // MOST_PIECES)
     found = []
     for i, (n, entries) in enumerate(zip(n_rows, n_entries, strict=True)):
-        n_pieces = math.ceil(n * entries / max(at_once, sum(n_weights[i + 1 :])))
+        n_pieces = math.ceil(n * entries / (at_once + sum(n_weights[i + 1 :])))
         found.append(max(1, math.ceil(n / max(1, n_pieces))))
     return found

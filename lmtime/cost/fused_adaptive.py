@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lmtime.config import tail_sizes
-from lmtime.cost.folding import count_scores, folds, rows_at_once
-from lmtime.cost.operators import ONEDNN, Cost, adding, matmul, matmul_backward, traffic
+from lmtime.cost.folding import count_scores, folds, room_in_row, rows_at_once
+from lmtime.cost.operators import Cost, adding, matmul, matmul_backward, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
 
@@ -229,9 +228,9 @@ def _band(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
     """Forward: the probabilities stand in place of the scores."""
     projection = [matmul(n, d, band.width, b)] * band.projects
     products = [matmul(n, band.width, entries, b) for entries in band.matrices]
-    if not band.is_tied:  # tied words go to the BLAS
-        products = [replace(product, kind=ONEDNN) for product in products]
-    return [*projection, *products, softmax_passes(n, band.n_entries, b)]
+    room = room_in_row(band.n_entries, b)
+    filled = [traffic(n * room, b)] if room else []
+    return [*projection, *products, *filled, softmax_passes(n, band.n_entries + room, b)]
 
 
 def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:

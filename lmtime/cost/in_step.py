@@ -17,14 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lmtime.calibration import Calibration
-from lmtime.cost.operators import ONEDNN, Cost
+from lmtime.cost.operators import Cost
 
 Amounts = dict[str, float]
 Sample = tuple[Sequence[Cost], float]  # the operators of one group and phase, and their seconds
 
 LAUNCH, UPDATE_LAUNCH = "launch", "update launch"  # seconds of each; updates record no gradient
-# To the time of the same product alone, by the BLAS.
-RATIOS = ("product", ONEDNN, "conv", "conv_backward", "attention", "attention_backward")
+RATIOS = ("product", "conv", "conv_backward", "attention", "attention_backward")  # to alone
 UPDATE = "update"
 # Kinds of passes that have a coefficient of their own, seconds a byte; all others share one.
 PASSES = {

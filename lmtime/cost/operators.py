@@ -13,7 +13,6 @@ from typing import Any
 
 ID_BYTES = 8  # int64
 MASK_BYTES = 1
-ONEDNN = "onednn_product"  # kind of a product that does not go to the BLAS of a CPU
 SUM_BYTES = 4  # sums over rows are kept in fp32 whatever the values are
 
 

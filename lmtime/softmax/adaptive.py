@@ -21,7 +21,7 @@ from lmtime.softmax.interface import (
     product_dtype,
 )
 from lmtime.softmax.partition import Plan, edges_of, partition
-from lmtime.softmax.products import product
+from lmtime.softmax.products import multiply_by
 from lmtime.softmax.static import static_nll
 
 
@@ -35,8 +35,7 @@ class AdaptiveSoftmax(OutputLayer):
     Of head and tails either may have a bias. weight: (vocab_size,), what a word counts in the loss.
     The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
     of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
-    fast_products: on a CPU in fp32 take oneDNN for the gradients too, which then err up to twice as
-    much as torch's (`products.py`); the likelihoods do not.
+    fast_products: in fp32 on a CPU take oneDNN; gradients then err about twice as much as torch's.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class AdaptiveSoftmax(OutputLayer):
     ) -> None:
         super().__init__(config.hidden_size, config.vocab_size, weight=weight, **options)
         self.config = config
-        self.multiply = product if fast_products else torch.mm
+        self.multiply = multiply_by(fast_products)
         shapes, n_tails = band_shapes(config), len(config.cutoffs)
         given = [None] * len(shapes) if words is None else list(words)
         if words is not None and (found := [tuple(t.shape) for t in given]) != shapes:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtime.softmax.bands import BandWeights
-from lmtime.softmax.products import Multiply, product
+from lmtime.softmax.products import Multiply, scores_of
 
 
 class Kept(NamedTuple):
@@ -36,28 +36,17 @@ def band_forward(
     with the log-likelihoods; the likeliest entry tells the sum of the exponentials.
     """
     narrow = rows if band.projection is None else multiply(rows, band.projection.t())
-    scores = _scores(narrow, band)
+    matrices = [band.words] if band.clusters is None else [band.words, band.clusters]
+    scores = scores_of(multiply, narrow, matrices, band.bias)
     values = scores.to(log_prob.dtype)  # the scores themselves, but for 16-bit ones
     largest = values.amax(1, keepdim=True)
     torch.sub(values.gather(1, index), largest, out=log_prob)
     torch.softmax(values, 1, out=values)  # twice as fast as `exp`, and as exact
     log_prob.add_(values.amax(1, keepdim=True).log_())
-    residual = values.to(scores.dtype)
+    residual = values.to(scores.dtype).narrow(1, 0, sum(band.sizes))
     if learns:  # exact near certainty
         residual.scatter_(1, index, log_prob.expm1().to(residual.dtype))
     return narrow, residual
-
-
-def _scores(narrow: Tensor, band: BandWeights) -> Tensor:
-    """(n, width) -> (n, n_entries), both matrices of a tied head straight into one buffer."""
-    if band.clusters is None:
-        return product(narrow, band.words.t(), band.bias)
-    scores = narrow.new_empty(len(narrow), sum(band.sizes))
-    for matrix, out in zip(
-        (band.words, band.clusters), scores.split(band.sizes, dim=1), strict=True
-    ):
-        torch.mm(narrow, matrix.t(), out=out)
-    return scores if band.bias is None else scores.add_(band.bias)
 
 
 def band_backward(

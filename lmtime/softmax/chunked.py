@@ -11,6 +11,7 @@ from lmtime.errors import UsageError
 from lmtime.softmax.chunked_nll import ChunkedNLL, Plan
 from lmtime.softmax.full import log_softmax
 from lmtime.softmax.interface import OutputLayer, OutputLoss, mean, product_dtype
+from lmtime.softmax.products import multiply_by
 
 
 class ChunkedSoftmax(OutputLayer):
@@ -27,6 +28,7 @@ class ChunkedSoftmax(OutputLayer):
 
     memory_bytes: for the fp32 logits of a chunk; at least `min_rows` rows are taken in any case,
     since each chunk reads the weights twice, and reads and writes their gradient.
+    fast_products: in fp32 on a CPU take oneDNN; gradients then err about twice as much.
     Under autocast the products run in its type, otherwise in that of the weights.
 
     Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its mean has gradients nan;
@@ -44,6 +46,7 @@ class ChunkedSoftmax(OutputLayer):
         bias: bool = False,
         memory_bytes: int = 2**25,
         min_rows: int = 256,
+        fast_products: bool = False,
         **options: object,
     ) -> None:
         super().__init__(hidden_size, vocab_size, **options)
@@ -52,6 +55,7 @@ class ChunkedSoftmax(OutputLayer):
         self.head = nn.Linear(hidden_size, vocab_size, bias=bias)
         self.memory_bytes = memory_bytes
         self.min_rows = min_rows
+        self.multiply = multiply_by(fast_products)
 
     def chunk_rows(self, n_tokens: int) -> int:
         """Rows of a chunk, as even as `n_tokens` allows; the last may have fewer."""
@@ -100,7 +104,7 @@ class ChunkedSoftmax(OutputLayer):
         self, hidden: Tensor, targets: Tensor, shares: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         dtype = product_dtype(hidden, self.head.weight.dtype)
-        plan = Plan(self.chunk_rows(len(hidden)), dtype, shares, self._word_shares())
+        plan = Plan(self.chunk_rows(len(hidden)), dtype, shares, self.multiply, self._word_shares())
         return ChunkedNLL.apply(hidden, self.head.weight, self.head.bias, targets, plan)
 
     def _word_shares(self) -> Tensor | None:

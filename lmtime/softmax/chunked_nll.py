@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from lmtime.errors import UsageError
-from lmtime.softmax.products import product
+from lmtime.softmax.products import Multiply
 
 
 class Plan(NamedTuple):
@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     chunk_rows: int
     dtype: torch.dtype  # of the operands of the products, but see `_product_dtype`
     shares: tuple[Tensor, Tensor] | None  # of each token's nll and uniform_nll in `total`, (n,)
+    multiply: Multiply  # for all products but the gradients of the weights
     word_shares: Tensor | None  # (vocab_size,), of each word in uniform_nll; None leaves it out
 
 
@@ -120,7 +121,7 @@ class _Chunks:
         return nll, uniform_nll, grads
 
     def _log_prob(self, rows: slice) -> Tensor:
-        logits = product(self.hidden[rows], self.weight.T).to(self.sum_dtype)
+        logits = self.plan.multiply(self.hidden[rows], self.weight.T).to(self.sum_dtype)
         if self.bias is not None:
             logits += self.bias
         return torch.log_softmax(logits, -1, out=logits)
@@ -144,7 +145,7 @@ class _Chunks:
             grad_bias += grad.sum(0)
         grad = grad.to(self.hidden.dtype)
         if grad_hidden is not None:
-            grad_hidden[rows] = grad @ self.weight
+            grad_hidden[rows] = self.plan.multiply(grad, self.weight)
         if grad_weight is None:
             return
         if grad.dtype == grad_weight.dtype:

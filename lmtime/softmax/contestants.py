@@ -18,6 +18,7 @@ from lmtime.softmax.bands import band_shapes
 from lmtime.softmax.chunked import ChunkedSoftmax
 from lmtime.softmax.class_based import ClassSoftmax
 from lmtime.softmax.interface import OutputLayer
+from lmtime.softmax.products import Multiply, blas, onednn
 from lmtime.softmax.sampled import SampledSoftmax
 
 ADAPTIVE, FULL = "torch-adaptive", "torch-full"
@@ -92,6 +93,14 @@ class Contestant:
         return sum(p.nbytes for p in self.layer.parameters())
 
 
+class Bare(Contestant):
+    """Matrix products alone: a limit, and no layer. Its loss is none."""
+
+    def step(self) -> None:
+        """Of the forward pass and of both gradients."""
+        self.loss(self.task.hidden, self.task.targets)
+
+
 def contestants(names: Sequence[str], task: Task) -> list[Contestant]:
     """Those of the names, each with weights of its own on the device of the hidden states."""
     builders = BUILDERS | dict.fromkeys(task.partitions, _partition)
@@ -126,6 +135,13 @@ def _fast(name: str, task: Task) -> Contestant:
     return replace(_of_shape(name, task, task.config, fast_products=True), same_as=ADAPTIVE)
 
 
+def _fast_products(name: str, task: Task) -> Contestant:
+    """The products of torch's shape as `fused-adaptive-fast` takes them, and nothing else."""
+    fast = _adaptive_products(task.config, task, onednn)
+    run = lambda x, t: fast()  # noqa: E731
+    return Bare(name, task, nn.Identity(), run, name, _adaptive_products(task.config, task))
+
+
 def _partition(name: str, task: Task) -> Contestant:
     return _of_shape(name, task, task.partitions[name])
 
@@ -141,8 +157,9 @@ def _full(name: str, task: Task) -> Contestant:
     return Contestant(name, task, layer, loss, FULL, task.full_products)
 
 
-def _chunked(name: str, task: Task) -> Contestant:
-    layer = ChunkedSoftmax(task.config.hidden_size, task.config.vocab_size)
+def _chunked(name: str, task: Task, *, fast: bool = False) -> Contestant:
+    sizes = task.config.hidden_size, task.config.vocab_size
+    layer = ChunkedSoftmax(*sizes, fast_products=fast)
     return _ours(name, task, layer, FULL, task.full_products)
 
 
@@ -198,16 +215,20 @@ BUILDERS: dict[str, Callable[[str, Task], Contestant]] = {
     "fused-adaptive": _fused,
     "fused-adaptive-planned": _planned,
     "fused-adaptive-fast": _fast,
+    "fast-products": _fast_products,
     "classes": _classes,
     FULL: _full,
     "chunked": _chunked,
+    "chunked-fast": partial(_chunked, fast=True),
     "torch-chunks-256": partial(_torch_chunks, rows=CHUNK_ROWS),
     "torch-chunks-auto": partial(_torch_chunks, rows=None),
     "sampled": _sampled,
 }
 
 
-def _adaptive_products(config: AdaptiveSoftmaxConfig, task: Task) -> Callable[[], None]:
+def _adaptive_products(
+    config: AdaptiveSoftmaxConfig, task: Task, multiply: Multiply = blas
+) -> Callable[[], None]:
     """Products of head and tails over the tokens that each has, and nothing else."""
     shapes, d = band_shapes(config), config.input_size
     counts = AdaptiveSoftmax(config).plan(task.targets.cpu()).counts
@@ -219,10 +240,12 @@ def _adaptive_products(config: AdaptiveSoftmaxConfig, task: Task) -> Callable[[]
     ):
         found += [(rows, d, width)] if is_projected else []
         found.append((rows, width, columns))
-    return _products([shape for shape in found if shape[0]], task.hidden.device)
+    return _products([shape for shape in found if shape[0]], task.hidden.device, multiply)
 
 
-def _products(shapes: Sequence[tuple[int, int, int]], device: torch.device) -> Callable[[], None]:
+def _products(
+    shapes: Sequence[tuple[int, int, int]], device: torch.device, multiply: Multiply = blas
+) -> Callable[[], None]:
     """Forward, weight and input gradient of each (rows, inner) @ (inner, columns)."""
     operands = [
         (
@@ -235,8 +258,8 @@ def _products(shapes: Sequence[tuple[int, int, int]], device: torch.device) -> C
 
     def step() -> None:
         for x, weight, gradient in operands:
-            x.mm(weight.t())
+            multiply(x, weight.t())
             gradient.t().mm(x)
-            gradient.mm(weight)
+            multiply(gradient, weight)
 
     return step

@@ -6,6 +6,7 @@ A piece is some rows of a band: `lmtime.cost.folding` says how many.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -60,36 +61,43 @@ def in_pieces(
         scales = for_each_row(gradient, plan)
         of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None
     grads: list[list[Tensor | None] | None] = [None] * len(bands)
-    pieces = pieces_of(bands, plan, hidden.device.type)
-    sizes = [n_rows for _, n_rows in pieces]
-    scales = None if scales is None else scales.split_with_sizes(sizes)
-    tails = plan.rows.split_with_sizes([n_rows for i, n_rows in pieces if i > 0])
-    tokens = [None] * (len(pieces) - len(tails)) + list(tails)
-    # One call each: a slice for every piece costs as much as a small operator.
-    targets, outputs = (x.split_with_sizes(sizes) for x in (plan.targets, log_prob))
-    start = 0
     with no_autocast(hidden.device.type):
-        for k, (i, n_rows) in enumerate(pieces):
-            if tokens[k] is None:  # of the head, which meets every row
-                rows = hidden.narrow(0, start, n_rows)
+        for i, start, tokens, index, out, scale in _views(bands, plan, log_prob, scales):
+            if tokens is None:  # of the head, which meets every row
+                rows = hidden.narrow(0, start, index.shape[0])
             else:
-                rows = hidden.index_select(0, tokens[k])
-            made = band_forward(
-                multiply, bands[i], rows, targets[k], outputs[k], learns=scales is not None
-            )
-            if scales is not None:
+                rows = hidden.index_select(0, tokens)
+            made = band_forward(multiply, bands[i], rows, index, out, learns=scale is not None)
+            if scale is not None:
                 kept = Kept(rows, *made)
                 of_rows, grads[i] = band_backward(
-                    multiply, bands[i], kept, scales[k], wants[i], grads[i]
+                    multiply, bands[i], kept, scale, wants[i], grads[i]
                 )
                 if of_rows is not None:
-                    of_hidden = _joined(of_hidden, of_rows, tokens[k], start, hidden)
+                    of_hidden = _joined(of_hidden, of_rows, tokens, start, hidden)
                 del kept, of_rows
             del rows, made  # before the next piece has its own
-            start += n_rows
     if scales is None:
         return log_prob, None
     return log_prob, [of_hidden, *_flat(grads, bands, wants, hidden.dtype)]
+
+
+def _views(
+    bands: Sequence[BandWeights], plan: Plan, log_prob: Tensor, scales: Tensor | None
+) -> Iterator[tuple[int, int, Tensor | None, Tensor, Tensor, Tensor | None]]:
+    """Of each piece its band, the place of its first row, its tokens, targets, and parts of both.
+
+    One call each: a slice for every piece costs as much as a small operator.
+    """
+    pieces = pieces_of(bands, plan, log_prob.device.type)
+    sizes = [n_rows for _, n_rows in pieces]
+    starts = [0, *accumulate(sizes)][:-1]
+    tails = plan.rows.split_with_sizes([n_rows for i, n_rows in pieces if i > 0])
+    tokens = [None] * (len(pieces) - len(tails)) + list(tails)
+    targets, outputs = (x.split_with_sizes(sizes) for x in (plan.targets, log_prob))
+    parts = [None] * len(sizes) if scales is None else scales.split_with_sizes(sizes)
+    bands_of = [i for i, _ in pieces]
+    return zip(bands_of, starts, tokens, targets, outputs, parts, strict=True)
 
 
 def _joined(
