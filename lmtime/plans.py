@@ -162,7 +162,7 @@ PARTITIONS: dict[str, dict[str, object]] = {
     "two tails with a low-rank head": {"cutoffs": (2_000, 10_000), "head_rank": 256},
     "three tails": {"cutoffs": (200, 2_000, 10_000), "tail_widths": (256, 64, 16)},
     "four tails": {"cutoffs": (60, 400, 2_000, 10_000), "tail_widths": (256, 256, 64, 16)},
-    "six tails": {  # what `lmtime cutoffs --rank-floor 1/2` finds on the reference CPU
+    "six tails": {  # by `lmtime cutoffs --rank-floor 1/2`, with a calibration of 2026-11-30
         "cutoffs": (15, 182, 636, 2_000, 5_667, 10_586),
         "tail_widths": (1024, 1024, 512, 128, 128, 32),
     },
