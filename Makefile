@@ -23,6 +23,7 @@ LABS = rm -rf $(SMOKE); for path in book/labs/*.ipynb; do \
 		$(BIN)/lmtime run "$$lab" -p preset=smoke -p device=cpu || exit 1; \
 	done
 BOOK = $(BIN)/lmtime book
+AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root) # as in many containers: JupyterLab asks
 PAGES = $(BIN)/pytest -rs -m page tests/test_book_pages.py -n 2
 
 .DEFAULT_GOAL := help
@@ -62,7 +63,7 @@ pages: build ## the tests of the built book, in Chromium too where there is one
 	@$(PAGES)
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
-	@$(BIN)/jupyter lab book
+	@$(BIN)/jupyter lab $(AS_ROOT) book
 
 format: $(INSTALLED) ## format the code and repair what the linter can
 	@$(BIN)/ruff check --fix --quiet

@@ -56,12 +56,15 @@ def test_pieces_are_several_of_each_band_and_meet_each_row_once():
     layer, (_, targets) = make(), some_tokens()
     plan = layer.plan(targets)
     bands = [band.weights for band in (layer.head, *layer.tails)]
+    log_prob = torch.zeros(N_TOKENS + len(plan.rows), 1)
     with folding():
-        found = pieces.pieces_of(bands, plan, "cpu")
-    assert found == sorted(found, key=lambda piece: piece[0])
-    for band, n_rows in enumerate((N_TOKENS, *plan.counts)):
-        own = [n for i, n in found if i == band]
-        assert len(own) > 1 and sum(own) == n_rows
+        found = list(pieces.views_of(bands, plan, log_prob, None))
+    assert all(sum(i == band for i, *_ in found) > 1 for band in range(3))
+    places = [start + k for _, start, _, index, *_ in found for k in range(len(index))]
+    assert places == list(range(len(log_prob)))
+    tail = [row for i, _, tokens, *_ in found if i for row in tokens.tolist()]
+    assert tail == plan.rows.tolist()
+    assert torch.equal(torch.cat([index for _, _, _, index, *_ in found]), plan.targets)
 
 
 @settings(deadline=None, max_examples=15)
@@ -156,13 +159,13 @@ def test_16_bits_in_many_pieces_err_little(dtype):
         assert (grad.double() - right).norm() <= 2e-2 * right.norm()
 
 
-def test_without_gradients_nothing_is_kept():
+def test_without_gradients_scores_are_dropped_too():
     layer, (hidden, targets) = make(), some_tokens()
-    found = []
-    for at_once in (1, 2**30):
-        with torch.no_grad(), folding(at_once=at_once):
-            found.append(layer(hidden, targets))
-    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
+    with folding(folds=False):
+        kept = layer(hidden, targets)
+    with torch.no_grad(), folding():
+        dropped = layer(hidden, targets)
+    torch.testing.assert_close(dropped, kept, rtol=1e-10, atol=1e-12)
 
 
 # Memory

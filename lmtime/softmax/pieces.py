@@ -62,7 +62,7 @@ def in_pieces(
         of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None
     grads: list[list[Tensor | None] | None] = [None] * len(bands)
     with no_autocast(hidden.device.type):
-        for i, start, tokens, index, out, scale in _views(bands, plan, log_prob, scales):
+        for i, start, tokens, index, out, scale in views_of(bands, plan, log_prob, scales):
             if tokens is None:  # of the head, which meets every row
                 rows = hidden.narrow(0, start, index.shape[0])
             else:
@@ -82,7 +82,7 @@ def in_pieces(
     return log_prob, [of_hidden, *_flat(grads, bands, wants, hidden.dtype)]
 
 
-def _views(
+def views_of(
     bands: Sequence[BandWeights], plan: Plan, log_prob: Tensor, scales: Tensor | None
 ) -> Iterator[tuple[int, int, Tensor | None, Tensor, Tensor, Tensor | None]]:
     """Of each piece its band, the place of its first row, its tokens, targets, and parts of both.

@@ -5,8 +5,8 @@ cache lines, as those of 2,002 words, the BLAS of PyTorch's wheels for x86-64 st
 two thirds of its rate. (The vocabulary of GPT-2 is often padded for this, with words that do not
 exist; room at the end of each row does as well, and no weight is added.)
 
-oneDNN, which PyTorch has beside its BLAS, is faster again on a CPU whose BLAS was tuned for others,
-most where rows are few. It adds up longer runs before it begins a new sum: a product over 1,024
+oneDNN, which PyTorch has beside its BLAS, is faster again on the CPU of the reference results, most
+where rows are few. It adds up longer runs before it begins a new sum: there a product over 1,024
 values errs by 4e-7 of its norm, the BLAS's by 2.5e-7. So it is taken only where that was asked for.
 """
 
