@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lmtime.cost.folding import LINE_BYTES
 from lmtime.cost.operators import Cost, adding, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
@@ -53,6 +54,8 @@ def _chunks(n: Any, d: Any, v: Any, b: Any) -> list[Cost]:
     rows = chunk_rows(n, v)
     n_chunks, logits = _ceil_divide(n, rows), n * v
     weights = n_chunks * v * d  # read by each chunk, or written
+    room = _room_in_row(v, b)
+    lines = logits + n * room  # what a pass over the logits passes over
     each = dict(launches=n_chunks)
     moved = n * d + weights + logits
     products = [
@@ -61,10 +64,11 @@ def _chunks(n: Any, d: Any, v: Any, b: Any) -> list[Cost]:
     ]
     return [
         products[0],
-        traffic(2 * logits, b, kind="log_softmax", **each),
+        traffic(n * room, b, launches=n_chunks * _ceil_divide(room, v)),  # filled, if there is any
+        traffic(2 * lines, b, kind="log_softmax", **each),
         *(traffic(2 * n, b, ids=ids, **each) for ids in (n, 0, 0)),  # gather, negate, put
-        traffic(2 * logits, b, kind="log_softmax", **each),  # back to probabilities
-        traffic(2 * logits + n, b, **each),  # in the share of each token
+        traffic(2 * lines, b, kind="log_softmax", **each),  # back to probabilities
+        traffic(2 * lines + n, b, **each),  # in the share of each token
         traffic(2 * n, b, ids=n, **each),
         traffic(3 * n, b, **each),  # less the share at the target
         traffic(2 * n, b, ids=n, **each),
@@ -101,6 +105,12 @@ def _mean(n: Any, b: Any) -> list[Cost]:
         traffic(3, b),
         traffic(2, b, masks=1),
     ]
+
+
+def _room_in_row(n_entries: Any, value_bytes: Any) -> Any:
+    """As `folding.room_in_row`, also of Altair parameters."""
+    line = floor_divide(LINE_BYTES, value_bytes)
+    return line * _ceil_divide(n_entries, line) - n_entries
 
 
 def _ceil_divide(a: Any, b: Any) -> Any:

@@ -19,6 +19,9 @@ from lmtime.config import tail_sizes
 from lmtime.cost.folding import count_scores, folds, room_in_row, rows_at_once
 from lmtime.cost.operators import Cost, adding, matmul, matmul_backward, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
+from lmtime.cost.products import is_short
+
+FP32_BYTES = 4
 
 
 class Band(NamedTuple):
@@ -228,7 +231,8 @@ def _band(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
     """Forward: the probabilities stand in place of the scores."""
     projection = [matmul(n, d, band.width, b)] * band.projects
     products = [matmul(n, band.width, entries, b) for entries in band.matrices]
-    room = room_in_row(band.n_entries, b)
+    in_lines = len(products) > 1 or b != FP32_BYTES or not is_short(n, band.width, band.n_entries)
+    room = room_in_row(band.n_entries, b) if in_lines else 0
     filled = [traffic(n * room, b)] if room else []
     return [*projection, *products, *filled, softmax_passes(n, band.n_entries + room, b)]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtime.softmax.bands import BandWeights
-from lmtime.softmax.products import Multiply, scores_of
+from lmtime.softmax.products import Multiply, gradient_of_weights, scores_of
 
 
 class Kept(NamedTuple):
@@ -73,15 +73,15 @@ def band_backward(
             grad.addmm_(parts[1], band.clusters)
         grad.mul_(scale)
         if wants_projection:
-            of_projection = _added(of_projection, grad.t(), rows)
+            of_projection = _added(of_projection, grad, rows)
         if wants_rows:
             of_rows = grad if band.projection is None else multiply(grad, band.projection)
     if wants_words or wants_clusters:
         scaled = torch.mul(narrow, scale, out=torch.empty_like(narrow))
-        of_words = _added(of_words, parts[0].t(), scaled) if wants_words else None
-        of_clusters = _added(of_clusters, parts[1].t(), scaled) if wants_clusters else None
+        of_words = _added(of_words, parts[0], scaled) if wants_words else None
+        of_clusters = _added(of_clusters, parts[1], scaled) if wants_clusters else None
     if wants_bias:
-        of_bias = _added(of_bias, residual.t(), scale.squeeze(1).to(residual.dtype))
+        of_bias = _added(of_bias, residual, scale.squeeze(1).to(residual.dtype))
     return of_rows, [of_projection, of_words, of_clusters, of_bias]
 
 
@@ -91,15 +91,17 @@ def zeros(band: BandWeights, wants: Sequence[bool]) -> list[Tensor | None]:
     return [torch.zeros_like(t) if want else None for t, want in zip(band, of_tensors, strict=True)]
 
 
-def _added(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    """total + left @ right; right may be a vector. 16-bit products are added up in fp32."""
+def _added(total: Tensor | None, of_scores: Tensor, rows: Tensor) -> Tensor:
+    """total + of_scores transposed @ rows, a vector too. 16-bit products are added up in fp32."""
     if total is None:
-        return left.mm(right) if right.dim() == 2 else left.mv(right)
+        is_matrix = rows.dim() == 2
+        return gradient_of_weights(of_scores, rows) if is_matrix else of_scores.t().mv(rows)
+    left = of_scores.t()
     if total.dtype.itemsize < 4:
         total = total.float()
-    if total.dtype != right.dtype:
-        return total.add_(left @ right)
-    return total.addmm_(left, right) if right.dim() == 2 else total.addmv_(left, right)
+    if total.dtype != rows.dtype:
+        return total.add_(left @ rows)
+    return total.addmm_(left, rows) if rows.dim() == 2 else total.addmv_(left, rows)
 
 
 def no_autocast(device: str) -> AbstractContextManager:

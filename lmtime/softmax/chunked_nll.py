@@ -2,7 +2,8 @@
 
 One chunk lives at a time. Beside the products it is passed over three times: by the log-softmax and
 the softmax, which stay in the cache with each row, and by the scale of the rows. `torch.logsumexp`
-would write two temporaries of the chunk's size.
+would write two temporaries of the chunk's size. By the BLAS its rows begin on cache lines
+(`products.py`): there is room at the end of each, of likelihood 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from lmtime.errors import UsageError
-from lmtime.softmax.products import Multiply
+from lmtime.softmax.products import Multiply, in_lines, onednn
 
 
 class Plan(NamedTuple):
@@ -109,34 +110,44 @@ class _Chunks:
             uniform_nll = torch.empty_like(nll) if smooth else None
             for start in range(0, n_tokens, self.plan.chunk_rows):
                 rows = slice(start, start + self.plan.chunk_rows)
-                log_prob = self._log_prob(rows)
+                lines = self._log_prob(rows)
+                log_prob = self._of_words(lines)
                 nll[rows] = -log_prob.gather(1, self.targets[rows])[:, 0]
                 if smooth:
                     uniform_nll[rows] = -(log_prob @ self.plan.word_shares)
                 if any(wanted):
-                    grad = self._to_gradient_(log_prob, rows, scales)
-                    self._add_products(grad, rows, grads)
-                    del grad
-                del log_prob  # before the next chunk has its own
+                    self._to_gradient_(lines, rows, scales)
+                    self._add_products(log_prob, rows, grads)
+                del lines, log_prob  # before the next chunk has its own
         return nll, uniform_nll, grads
 
     def _log_prob(self, rows: slice) -> Tensor:
-        logits = self.plan.multiply(self.hidden[rows], self.weight.T).to(self.sum_dtype)
+        """(chunk, vocab_size), with what room there is in a row."""
+        hidden = self.hidden[rows]
+        if self.plan.multiply is onednn:
+            logits = onednn(hidden, self.weight.T)
+        else:
+            logits = in_lines(hidden, [self.weight], None)
+        logits = logits.to(self.sum_dtype)
         if self.bias is not None:
-            logits += self.bias
+            self._of_words(logits).add_(self.bias)
         return torch.log_softmax(logits, -1, out=logits)
 
-    def _to_gradient_(self, log_prob: Tensor, rows: slice, scales: tuple[Tensor, Tensor]) -> Tensor:
+    def _of_words(self, lines: Tensor) -> Tensor:
+        """Without the room, a view."""
+        return lines.narrow(1, 0, self.weight.shape[0])
+
+    def _to_gradient_(self, lines: Tensor, rows: slice, scales: tuple[Tensor, Tensor]) -> None:
         """Of the logits, in the place of the log-probabilities."""
         target_scale, uniform_scale = (scale[rows, None] for scale in scales)
-        grad = torch.softmax(log_prob, -1, out=log_prob)  # twice as fast as `exp`, and as exact
+        torch.softmax(lines, -1, out=lines)  # twice as fast as `exp`, and as exact
         targets, word_shares = self.targets[rows], self.plan.word_shares
         if word_shares is None:
-            grad.mul_(target_scale)
+            lines.mul_(target_scale)
         else:
-            grad.mul_(target_scale + uniform_scale * word_shares.sum())
-            grad.addr_(uniform_scale[:, 0], word_shares, alpha=-1)
-        return grad.scatter_(1, targets, grad.gather(1, targets) - target_scale)
+            lines.mul_(target_scale + uniform_scale * word_shares.sum())
+            self._of_words(lines).addr_(uniform_scale[:, 0], word_shares, alpha=-1)
+        lines.scatter_(1, targets, lines.gather(1, targets) - target_scale)
 
     def _add_products(self, grad: Tensor, rows: slice, grads: list[Tensor | None]) -> None:
         """16-bit products are summed in fp32: the error does not grow with the number of chunks."""
