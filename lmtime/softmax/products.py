@@ -5,10 +5,10 @@ cache lines, as those of 2,002 words, the BLAS of PyTorch's wheels for x86-64 st
 two thirds of its rate. (The vocabulary of GPT-2 is often padded for this, with words that do not
 exist; room at the end of each row does as well, and no weight is added.)
 
-oneDNN, which PyTorch has beside its BLAS, is faster: by a tenth on one CPU of the reference results,
-twice as fast on another. It adds up longer runs before it begins a new sum: a product over 1,024
-values errs by 4e-7 of its norm, the BLAS's by 2.5e-7. `careful` takes it where it errs no more, and
-cuts long sums into runs where that pays (`lmtime.cost.products` has the rules).
+oneDNN, which PyTorch has beside its BLAS, is faster: by a tenth on one CPU of the reference
+results, twice as fast on another. It adds up longer runs before it begins a new sum: a product over
+1,024 values errs by 4e-7 of its norm, the BLAS's by 2.5e-7. `careful` takes it where it errs no
+more, and cuts long sums into runs where that pays (`lmtime.cost.products` has the rules).
 """
 
 from __future__ import annotations
