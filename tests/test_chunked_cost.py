@@ -13,7 +13,7 @@ from lmtime.cost.gcn import gcn
 from lmtime.cost.predict import costs, parameters
 from lmtime.models import build
 from lmtime.publishing.vega_eval import evaluate
-from lmtime.softmax import ChunkedSoftmax
+from lmtime.softmax import ChunkedSoftmax, runs
 from lmtime.timing import Ownership
 from lmtime.timing.counters import count
 
@@ -41,7 +41,20 @@ every_case = pytest.mark.parametrize("name", CONFIGS)
 @every_case
 def test_predicted_work_is_the_executed_one(name):
     """FLOPs, bytes and launches."""
-    config, n_chunks = CONFIGS[name]
+    assert_predicted(*CONFIGS[name])
+
+
+@pytest.mark.skipif(not runs.HAS_ONEDNN, reason="this torch has no oneDNN")
+def test_products_in_runs_cost_what_products_do(monkeypatch):
+    """But for what fills the room, which is then no operator of its own."""
+    monkeypatch.setattr(runs, "pay", lambda: True)
+    sizes = dict(hidden_size=512, final_hidden_size=512, vocab_size=33_280)
+    counts = assert_predicted(GCNConfig(batch_size=3, seq_len=101, **SMALL | sizes), 2)
+    named = "scores_in_runs", "in_runs", "add_gradient_in_runs"
+    assert [counts.by_operator[f"lmtime.{name}"] for name in named] == [2, 2, 2]
+
+
+def assert_predicted(config, n_chunks):
     torch.manual_seed(1)
     model = build(config)
     words = torch.arange(config.n_tokens).view(config.batch_size, -1) * 71 % config.vocab_size
@@ -57,6 +70,7 @@ def test_predicted_work_is_the_executed_one(name):
     assert {p: c.bytes for p, c in predicted.items()} == {p: c.bytes for p, c in executed.items()}
     if isinstance(config, GCNConfig):
         assert sum(c.launches for c in predicted.values()) == sum(counts.by_operator.values())
+    return counts
 
 
 @every_case

@@ -8,6 +8,7 @@ from lmtime.cost import folding
 from lmtime.cost.fused_adaptive import fused_folds, piece_rows
 from lmtime.cost.predict import costs, parameters
 from lmtime.models import build
+from lmtime.softmax import runs
 from lmtime.timing import Ownership
 from lmtime.timing.counters import count
 
@@ -96,6 +97,20 @@ def test_formula_and_layer_agree_where_folding_begins(beyond, monkeypatch):
     n_scores = config.n_tokens * 52 + hits[0] * 150 + hits[1] * 303
     monkeypatch.setattr(folding, "KEPT_AT_MOST", n_scores - beyond)
     assert fused_folds(config, config.n_tokens, hits) == bool(beyond)
+    assert_predicted(config)
+
+
+@pytest.mark.skipif(not runs.HAS_ONEDNN, reason="this torch has no oneDNN")
+@pytest.mark.parametrize("keeps", [True, False])
+def test_products_in_runs_cost_what_products_do(keeps, monkeypatch):
+    monkeypatch.setattr(runs, "pay", lambda: True)
+    monkeypatch.setattr(folding, "KEPT_AT_MOST", 2**60 if keeps else -1)
+    sizes = dict(batch_size=3, seq_len=100, hidden_size=256, final_hidden_size=256)
+    config = GCNConfig(**NARROW | sizes | dict(vocab_size=803, cutoffs=(300, 500)))
+    model, run, _ = step(config)
+    ran = count(run, Ownership(model, model.owners)).by_operator
+    named = "scores_in_runs", "in_runs", "gradient_in_runs"
+    assert {f"lmtime.{name}" for name in named} <= ran.keys()
     assert_predicted(config)
 
 

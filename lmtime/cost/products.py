@@ -9,31 +9,44 @@ a longer one by oneDNN errs up to twice as much, unless it is cut into runs.
 from __future__ import annotations
 
 LONGEST_RUN = 192  # values
-LEAST_ROWS, LEAST_SIDE = 4, 16  # below, the BLAS may err less and oneDNN take ten times as long
+LEAST_SIDE = 16  # of width and words; below, oneDNN may take ten times as long
+LEAST_ROWS = 4  # of fewer the BLAS makes no runs: of two or three it errs half as much where
+LONG_SUM = 6_000  # sums are short, and several times as much where they are as long as this
 LEAST_WORK = 2**20  # multiplications; below, the call takes as long as the BLAS does
 LEAST_RUN_RESULT = 2**16  # values, each run passes over all of them
-LEAST_GRADIENT_ROWS, LEAST_GRADIENT_WIDTH = 4, 256  # of a gradient, for which scores are turned
-MOST_TURNED = 2**18  # scores; a copy of them is made
+LEAST_GRADIENT_WIDTH = 256  # of a gradient, for which scores are turned
+MOST_TURNED = 2**18  # scores at once
+LEAST_GRADIENT_ROWS = 128  # tokens of a gradient in runs
 
 
 def pays(n_rows: float, inner: float, n_columns: float) -> bool:
     """Whether oneDNN is faster at (n_rows, inner) @ (inner, n_columns)."""
-    large = n_rows >= LEAST_ROWS and inner >= LEAST_SIDE and n_columns >= LEAST_SIDE
+    large = inner >= LEAST_SIDE and n_columns >= LEAST_SIDE
     return large and n_rows * inner * n_columns >= LEAST_WORK
 
 
 def is_short(n_rows: float, inner: float, n_columns: float) -> bool:
-    """Whether it is faster and errs no more."""
-    return inner <= LONGEST_RUN and pays(n_rows, inner, n_columns)
+    """Whether it is faster, and errs no more since its sums are short."""
+    few = 1 < n_rows < LEAST_ROWS
+    return inner <= LONGEST_RUN and not few and pays(n_rows, inner, n_columns)
+
+
+def is_of_few_rows(n_rows: float, inner: float, n_columns: float) -> bool:
+    """Whether it is faster, and errs no more since the BLAS has no runs."""
+    return n_rows < LEAST_ROWS and inner >= LONG_SUM and pays(n_rows, inner, n_columns)
 
 
 def is_in_runs(n_rows: float, inner: float, n_columns: float) -> bool:
-    """Whether it is faster in runs that err no more."""
+    """Whether it is faster in runs, where it is much faster at all."""
     return inner > LONGEST_RUN and n_rows * n_columns >= LEAST_RUN_RESULT
 
 
-def is_short_gradient(n_rows: float, n_tokens: float, width: float) -> bool:
-    """The same as `is_short` of (n_tokens, n_rows) transposed @ (n_tokens, width)."""
-    enough = n_tokens >= LEAST_GRADIENT_ROWS and width >= LEAST_GRADIENT_WIDTH
-    few = n_tokens <= LONGEST_RUN and n_rows * n_tokens <= MOST_TURNED
-    return enough and few and n_rows * n_tokens * width >= LEAST_WORK
+def is_short_gradient(n_words: float, n_tokens: float, width: float) -> bool:
+    """The same as `is_short` of (n_tokens, n_words) transposed @ (n_tokens, width)."""
+    few = LEAST_ROWS <= n_tokens <= LONGEST_RUN and n_tokens * n_words <= MOST_TURNED
+    return few and width >= LEAST_GRADIENT_WIDTH and pays(n_tokens, n_words, width)
+
+
+def is_gradient_in_runs(n_tokens: float, width: float) -> bool:
+    """The same as `is_in_runs`, of as many words as there are."""
+    return width >= LEAST_GRADIENT_WIDTH and n_tokens >= LEAST_GRADIENT_ROWS

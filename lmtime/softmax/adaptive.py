@@ -35,7 +35,7 @@ class AdaptiveSoftmax(OutputLayer):
     Of head and tails either may have a bias. weight: (vocab_size,), what a word counts in the loss.
     The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
     of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
-    fast_products: in fp32 on a CPU take oneDNN; gradients then err about twice as much as torch's.
+    fast_products: in fp32 on a CPU take oneDNN for long sums too, which err about twice as much.
     """
 
     def __init__(

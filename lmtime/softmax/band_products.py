@@ -93,15 +93,14 @@ def zeros(band: BandWeights, wants: Sequence[bool]) -> list[Tensor | None]:
 
 def _added(total: Tensor | None, of_scores: Tensor, rows: Tensor) -> Tensor:
     """total + of_scores transposed @ rows, a vector too. 16-bit products are added up in fp32."""
-    if total is None:
-        is_matrix = rows.dim() == 2
-        return gradient_of_weights(of_scores, rows) if is_matrix else of_scores.t().mv(rows)
-    left = of_scores.t()
-    if total.dtype.itemsize < 4:
+    if total is not None and total.dtype.itemsize < 4:
         total = total.float()
-    if total.dtype != rows.dtype:
-        return total.add_(left @ rows)
-    return total.addmm_(left, rows) if rows.dim() == 2 else total.addmv_(left, rows)
+    if total is not None and total.dtype != rows.dtype:
+        return total.add_(of_scores.t() @ rows)
+    if rows.dim() == 1:
+        left = of_scores.t()
+        return left.mv(rows) if total is None else total.addmv_(left, rows)
+    return gradient_of_weights(of_scores, rows, total)
 
 
 def no_autocast(device: str) -> AbstractContextManager:

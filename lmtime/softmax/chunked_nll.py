@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from lmtime.errors import UsageError
-from lmtime.softmax.products import Multiply, in_lines, onednn
+from lmtime.softmax.products import Multiply, gradient_of_weights, in_lines, onednn
 
 
 class Plan(NamedTuple):
@@ -160,7 +160,7 @@ class _Chunks:
         if grad_weight is None:
             return
         if grad.dtype == grad_weight.dtype:
-            grad_weight.addmm_(grad.T, self.hidden[rows])
+            gradient_of_weights(grad, self.hidden[rows], grad_weight)
         else:
             grad_weight += grad.T @ self.hidden[rows]
 

@@ -18,7 +18,7 @@ from lmtime.softmax.bands import band_shapes
 from lmtime.softmax.chunked import ChunkedSoftmax
 from lmtime.softmax.class_based import ClassSoftmax
 from lmtime.softmax.interface import OutputLayer
-from lmtime.softmax.products import Multiply, blas, onednn
+from lmtime.softmax.products import Multiply, blas, gradient_of_weights, onednn
 from lmtime.softmax.sampled import SampledSoftmax
 
 ADAPTIVE, FULL = "torch-adaptive", "torch-full"
@@ -131,13 +131,13 @@ def _planned(name: str, task: Task) -> Contestant:
 
 
 def _fast(name: str, task: Task) -> Contestant:
-    """All products by oneDNN."""
+    """Long sums by oneDNN too."""
     return replace(_of_shape(name, task, task.config, fast_products=True), same_as=ADAPTIVE)
 
 
 def _fast_products(name: str, task: Task) -> Contestant:
-    """The products of torch's shape as `fused-adaptive-fast` takes them, and nothing else."""
-    fast = _adaptive_products(task.config, task, onednn)
+    """The products of torch's shape as `fused-adaptive-fast` takes them, in one piece, alone."""
+    fast = _adaptive_products(task.config, task, onednn, gradient_of_weights)
     run = lambda x, t: fast()  # noqa: E731
     return Bare(name, task, nn.Identity(), run, name, _adaptive_products(task.config, task))
 
@@ -227,7 +227,7 @@ BUILDERS: dict[str, Callable[[str, Task], Contestant]] = {
 
 
 def _adaptive_products(
-    config: AdaptiveSoftmaxConfig, task: Task, multiply: Multiply = blas
+    config: AdaptiveSoftmaxConfig, task: Task, *ways: Multiply
 ) -> Callable[[], None]:
     """Products of head and tails over the tokens that each has, and nothing else."""
     shapes, d = band_shapes(config), config.input_size
@@ -240,11 +240,14 @@ def _adaptive_products(
     ):
         found += [(rows, d, width)] if is_projected else []
         found.append((rows, width, columns))
-    return _products([shape for shape in found if shape[0]], task.hidden.device, multiply)
+    return _products([shape for shape in found if shape[0]], task.hidden.device, *ways)
 
 
 def _products(
-    shapes: Sequence[tuple[int, int, int]], device: torch.device, multiply: Multiply = blas
+    shapes: Sequence[tuple[int, int, int]],
+    device: torch.device,
+    multiply: Multiply = blas,
+    of_weights: Multiply = lambda scores, rows: scores.t().mm(rows),
 ) -> Callable[[], None]:
     """Forward, weight and input gradient of each (rows, inner) @ (inner, columns)."""
     operands = [
@@ -259,7 +262,7 @@ def _products(
     def step() -> None:
         for x, weight, gradient in operands:
             multiply(x, weight.t())
-            gradient.t().mm(x)
+            of_weights(gradient, x)
             multiply(gradient, weight)
 
     return step
