@@ -13,6 +13,7 @@ from lmtime.cost.predict import optimizer_of
 from lmtime.errors import UsageError
 from lmtime.models import build, memory, optimizer_for
 from lmtime.models.memory import _cluster_sizes, available_bytes, require_memory, step_bytes
+from lmtime.softmax import runs
 from lmtime.timing.memory import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,10 +79,21 @@ def measured_bytes(config, phase, name=None):
 
 @pytest.mark.parametrize("phase", ["train", "forward"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_estimate_is_what_is_allocated(name, phase):
+def test_the_estimate_is_what_is_allocated(name, phase, monkeypatch):
+    monkeypatch.setattr(runs, "pay", lambda: False)
     config = CONFIGS[name]
     estimate = step_bytes(config, phase=phase)
     assert estimate.total == pytest.approx(measured_bytes(config, phase), rel=0.05)
+
+
+@pytest.mark.skipif(not runs.HAS_ONEDNN, reason="this torch has no oneDNN")
+@pytest.mark.parametrize("phase", ["train", "forward"])
+def test_products_in_runs_hold_some_megabytes_beside(phase, monkeypatch):
+    config, found = CONFIGS["gcn, chunked"], []
+    for pays in (True, False):
+        monkeypatch.setattr(runs, "pay", lambda pays=pays: pays)
+        found.append(measured_bytes(config, phase))
+    assert found[0] - found[1] <= 4 * 4 * runs.AT_ONCE
 
 
 @pytest.mark.parametrize("name", NAMES)

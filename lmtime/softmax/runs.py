@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import register_flop_formula
 
 from lmtime.cost.products import LONGEST_RUN
@@ -37,21 +37,14 @@ def pay() -> bool:
     if not HAS_ONEDNN:
         return False
     with _disable_current_modes(), torch.no_grad():  # real tensors, which nobody counts
-        rows, words = torch.ones(64, 512), torch.ones(2_048, 512)
-        ways = (lambda: torch.mm(rows, words.t()), lambda: onednn(rows, words))
-        blas_s, onednn_s = (min(taken) for taken in zip(*_trials(ways), strict=True))
+        names = {"rows": torch.ones(64, 512), "words": torch.ones(2_048, 512), "onednn": onednn}
+        ways = [
+            Timer(way, globals=names, num_threads=torch.get_num_threads())
+            for way in ("rows @ words.t()", "onednn(rows, words)")
+        ]
+        taken = [[way.timeit(1).median for way in ways] for _ in range(TRIALS)]
+    blas_s, onednn_s = map(min, zip(*taken, strict=True))
     return blas_s >= WORTH * onednn_s
-
-
-def _trials(ways: Sequence) -> list[list[float]]:
-    found = []
-    for _ in range(TRIALS):
-        found.append([])
-        for way in ways:
-            start = time.perf_counter()
-            way()
-            found[-1].append(time.perf_counter() - start)
-    return found
 
 
 def onednn(rows: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
