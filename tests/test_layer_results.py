@@ -13,9 +13,11 @@ from lmtime.cost.clusters import Layer
 from lmtime.cost.partitions import partition
 from lmtime.records import read_jsonl
 
-REFERENCE = Path(lmtime.__file__).parent.parent / "data" / "results" / "amd-epyc-2-threads"
-TIMED = read_jsonl(REFERENCE / "output_layers.jsonl")
-RETURNED = read_jsonl(REFERENCE / "output_layers_returned.jsonl")
+RESULTS = Path(lmtime.__file__).parent.parent / "data" / "results"
+REFERENCE = RESULTS / "amd-epyc-2-threads"
+NEWER = RESULTS / "amd-epyc-family-26-model-2-2-threads"
+TIMED = read_jsonl(NEWER / "output_layers.jsonl")
+RETURNED = read_jsonl(NEWER / "output_layers_returned.jsonl")
 TRIALS = read_jsonl(REFERENCE / "perplexity.jsonl")
 
 
@@ -98,24 +100,17 @@ def test_the_same_model_is_nowhere_shown_to_be_slower_where_tokens_are_many():
     assert max(r["ratio_to_torch_adaptive"] for r in ours) <= 1
 
 
+@pytest.mark.parametrize("layer", ["chunked", "chunked-fast"])
 @pytest.mark.parametrize("rows", [TIMED, RETURNED], ids=["pages kept", "pages returned"])
-def test_chunks_with_fast_products_take_less_time_and_memory(rows):
+def test_chunks_take_less_time_and_memory(rows, layer):
     full, chunked = (
         next(r for r in rows if (r["layer"], r["hidden_size"], r["n_tokens"]) == (name, 512, 1024))
-        for name in ("torch-full", "chunked-fast")
+        for name in ("torch-full", layer)
     )
     assert chunked["latency_ms_high"] < full["latency_ms_low"]
     assert chunked["latency_ms"] <= 0.90 * full["latency_ms"]
     activations = [r["peak_bytes"] - r["gradient_bytes"] for r in (full, chunked)]
     assert activations[1] <= activations[0] / 8
-
-
-def test_chunks_take_less_time_where_freed_memory_goes_back():
-    full, chunked = (
-        next(r for r in RETURNED if (r["layer"], r["hidden_size"]) == (name, 512))
-        for name in ("torch-full", "chunked")
-    )
-    assert chunked["latency_ms_high"] < full["latency_ms_low"]
 
 
 def test_every_trial_on_a_text_was_judged_on_the_same_documents():
