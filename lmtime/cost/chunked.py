@@ -2,7 +2,7 @@
 
 All three products run in the forward pass, chunk by chunk; the backward pass scales what is there.
 The loss has no owner of its own: its operators are the layer's. Nothing is smoothed or weighted.
-Traceable.
+Products are by oneDNN, as those of large sizes may be. Traceable.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _chunks(n: Any, d: Any, v: Any, b: Any) -> list[Cost]:
     each = dict(launches=n_chunks)
     moved = n * d + weights + logits
     products = [
-        Cost(2 * n * d * v, moved * b, "product", shape, **each)
+        Cost(2 * n * d * v, moved * b, "onednn_product", shape, **each)
         for shape in ((rows, d, v), (rows, v, d), (v, rows, d))
     ]
     return [

@@ -12,14 +12,20 @@ through fp32, cost more than is said here, and fp16 never folds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lmtime.config import tail_sizes
 from lmtime.cost.folding import count_scores, folds, room_in_row, rows_at_once
 from lmtime.cost.operators import Cost, adding, matmul, matmul_backward, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
-from lmtime.cost.products import is_short
+from lmtime.cost.products import (
+    is_gradient_in_runs,
+    is_in_runs,
+    is_of_few_rows,
+    is_short,
+    is_short_gradient,
+)
 
 FP32_BYTES = 4
 
@@ -229,12 +235,28 @@ def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
 
 def _band(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
     """Forward: the probabilities stand in place of the scores."""
-    projection = [matmul(n, d, band.width, b)] * band.projects
-    products = [matmul(n, band.width, entries, b) for entries in band.matrices]
-    in_lines = len(products) > 1 or b != FP32_BYTES or not is_short(n, band.width, band.n_entries)
+    projection = [_product(n, d, band.width, b, is_short)] * band.projects
+    is_one = len(band.matrices) == 1
+    by_onednn = [is_short, is_in_runs] if is_one else []
+    products = [_product(n, band.width, entries, b, *by_onednn) for entries in band.matrices]
+    in_lines = not is_one or b != FP32_BYTES or not is_short(n, band.width, band.n_entries)
     room = room_in_row(band.n_entries, b) if in_lines else 0
     filled = [traffic(n * room, b)] if room else []
     return [*projection, *products, *filled, softmax_passes(n, band.n_entries + room, b)]
+
+
+def _product(
+    rows: Any, inner: Any, columns: Any, b: Any, *by_onednn: Callable[[Any, Any, Any], bool]
+) -> Cost:
+    """By oneDNN where one of the rules says so, in fp32."""
+    is_onednns = b == FP32_BYTES and any(rule(rows, inner, columns) for rule in by_onednn)
+    return matmul(rows, inner, columns, b, "onednn_product" if is_onednns else "product")
+
+
+def _of_weights(entries: Any, n: Any, width: Any, b: Any) -> Cost:
+    """Gradient of a matrix of (entries, width)."""
+    rules = is_short_gradient, lambda _, tokens, columns: is_gradient_in_runs(tokens, columns)
+    return _product(entries, n, width, b, *rules)
 
 
 def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:
@@ -274,14 +296,16 @@ def _band_backward(n: Any, d: Any, band: Band, b: Any, *, adds: bool = False) ->
     """
     narrow = n * band.width
     scaled = traffic(2 * narrow + n, b)
-    of_weights = [matmul(band.width, n, d, b)] * band.projects
-    of_weights += [matmul(entries, n, band.width, b) for entries in band.matrices]
+    of_weights = [_of_weights(band.width, n, d, b)] * band.projects
+    of_weights += [_of_weights(entries, n, band.width, b) for entries in band.matrices]
     if adds:
         sizes = band.weights(d)
         of_weights = [
             adding(product, size, b) for product, size in zip(of_weights, sizes, strict=True)
         ]
-    first, *later = (matmul(n, entries, band.width, b) for entries in band.matrices)
+    rules = is_short, is_of_few_rows, is_in_runs
+    first = _product(n, band.matrices[0], band.width, b, *rules)
+    later = [matmul(n, entries, band.width, b) for entries in band.matrices[1:]]
     of_rows = [first, *(adding(product, narrow, b) for product in later)]
-    of_rows += [matmul(n, band.width, d, b)] * band.projects
+    of_rows += [_product(n, band.width, d, b, *rules)] * band.projects
     return [*of_weights, *of_rows, scaled, scaled]

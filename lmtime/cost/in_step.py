@@ -23,7 +23,8 @@ Amounts = dict[str, float]
 Sample = tuple[Sequence[Cost], float]  # the operators of one group and phase, and their seconds
 
 LAUNCH, UPDATE_LAUNCH = "launch", "update launch"  # seconds of each; updates record no gradient
-RATIOS = ("product", "conv", "conv_backward", "attention", "attention_backward")  # to alone
+# To alone; a product by oneDNN is measured against the same by the BLAS.
+RATIOS = ("product", "onednn_product", "conv", "conv_backward", "attention", "attention_backward")
 UPDATE = "update"
 # Kinds of passes that have a coefficient of their own, seconds a byte; all others share one.
 PASSES = {

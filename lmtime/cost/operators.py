@@ -57,11 +57,13 @@ def traffic(
     return Cost(0, values * value_bytes + ids * ID_BYTES + masks * MASK_BYTES, **marks)
 
 
-def matmul(rows: float, inner: float, columns: float, value_bytes: float) -> Cost:
+def matmul(
+    rows: float, inner: float, columns: float, value_bytes: float, kind: str = "product"
+) -> Cost:
     """(rows, inner) @ (inner, columns)."""
     values = rows * inner + inner * columns + rows * columns
     shape = rows, inner, columns
-    return Cost(2 * rows * inner * columns, values * value_bytes, "product", shape)
+    return Cost(2 * rows * inner * columns, values * value_bytes, kind, shape)
 
 
 def adding(product: Cost, values: float, value_bytes: float) -> Cost:
