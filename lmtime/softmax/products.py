@@ -84,7 +84,7 @@ def scores_of(
 
 
 def in_lines(narrow: Tensor, matrices: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """The same as exact as by the BLAS, where each row begins on a cache line."""
+    """The same, no less exact than the BLAS; each row begins on a cache line."""
     sizes = [matrix.shape[0] for matrix in matrices]
     n_entries = sum(sizes)
     room = room_in_row(n_entries, narrow.dtype.itemsize)
