@@ -28,12 +28,12 @@ LINE_VALUES = 16  # fp32 values of a cache line
 AT_ONCE = 2**18  # values of a result
 LEAST_WORDS = 256  # of a block
 WORTH = 1.4  # times faster than the BLAS
-TRIALS = 7
+TRIALS = 20
 
 
 @functools.cache
 def pay() -> bool:
-    """Whether oneDNN is so much faster on this CPU; measured once, in some milliseconds."""
+    """Whether oneDNN is so much faster on this CPU; measured once, in some 20 ms."""
     if not HAS_ONEDNN:
         return False
     with _disable_current_modes(), torch.no_grad():  # real tensors, which nobody counts
