@@ -143,7 +143,7 @@ def test_runs_add_up_to_the_whole(n_rows, inner, monkeypatch):
     close = dict(rtol=1e-4, atol=1e-3)
     found = runs.in_runs(lines, weight.t().contiguous())
     torch.testing.assert_close(found.double(), exact, **close)
-    scores = runs.scores_in_runs(left, weight, 3)
+    scores = runs.scores_in_runs(lines, weight, 3)
     torch.testing.assert_close(scores[:, :333].double(), exact, **close)
     assert (scores[:, 333:] == -torch.inf).all()
     of_words = exact.t() @ left.double() / n_rows
