@@ -168,7 +168,7 @@ def test_weights_are_drawn_as_torch_draws_them():
 def test_fp32_errs_no_more_than_torch_does(
     n_tokens, n_words, scale, fast_products, allowed_times, hidden_size
 ):
-    """At 30 many targets are all but certain or impossible; fast products may err more than that."""
+    """At 30 many targets are all but certain or impossible; fast products may err more there."""
     torch.manual_seed(1)
     config = AdaptiveSoftmaxConfig(hidden_size, n_words, (n_words // 17, n_words // 3), 2.0)
     fast = AdaptiveSoftmax(config, fast_products=fast_products)
