@@ -87,13 +87,12 @@ def test_the_estimate_is_what_is_allocated(name, phase, monkeypatch):
 
 
 @pytest.mark.skipif(not runs.HAS_ONEDNN, reason="this torch has no oneDNN")
-@pytest.mark.parametrize("phase", ["train", "forward"])
-def test_products_in_runs_hold_some_megabytes_beside(phase, monkeypatch):
+def test_products_in_runs_hold_some_megabytes_beside(monkeypatch):
     config, found = CONFIGS["gcn, chunked"], []
     for pays in (True, False):
         monkeypatch.setattr(runs, "pay", lambda pays=pays: pays)
-        found.append(measured_bytes(config, phase))
-    assert found[0] - found[1] <= 4 * 4 * runs.AT_ONCE
+        found.append(measured_bytes(config, "forward"))
+    assert 0 < found[0] - found[1] <= 4 * 4 * runs.AT_ONCE
 
 
 @pytest.mark.parametrize("name", NAMES)

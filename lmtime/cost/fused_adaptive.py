@@ -6,7 +6,7 @@ the layer's. No target is ignored, nothing is smoothed or weighted, and all weig
 Unless scores are few (`folding.py`) the products of the gradients are taken in the forward pass, in
 the pieces of a CPU and for a mean that is differentiated itself; GPUs take fewer pieces, and pass
 over the gradients once more in the backward pass. All is for fp32: 16-bit passes, some of which go
-through fp32, cost more than is said here, and fp16 never folds.
+through fp32, cost more than is said here, and fp16 never folds. The torch is one with oneDNN.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A step is a list of stages in the order of the forward pass. Each keeps values for the backward
 pass, which frees them in the opposite order while gradients come to be; the peak is the most that
 lives at once. Standard library only; `lmtime.models.memory` runs the step without values instead.
-Products in runs (`lmtime.softmax.runs`), where a CPU is one for them, hold up to 4 MB beside that.
+Products in runs (`lmtime.softmax.runs`), where a CPU is one for them, hold some megabytes more.
 """
 
 from __future__ import annotations

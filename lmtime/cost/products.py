@@ -1,6 +1,7 @@
 """Who multiplies on a CPU in fp32, told by the sizes of a product alone.
 
-The layers (`lmtime.softmax.products`) and their costs decide by these rules. oneDNN is faster than
+The layers (`lmtime.softmax.products`) and their costs decide by these rules; runs the layer takes
+only where they pay on its CPU, and its costs say so of all. oneDNN is faster than
 the BLAS of PyTorch's wheels, but for small products, where the call takes longer. A sum of up to
 192 products errs alike by both. The BLAS begins a new sum there, oneDNN after up to a thousand: so
 a longer one by oneDNN errs up to twice as much, unless it is cut into runs.
@@ -27,8 +28,8 @@ def pays(n_rows: float, inner: float, n_columns: float) -> bool:
 
 def is_short(n_rows: float, inner: float, n_columns: float) -> bool:
     """Whether it is faster, and errs no more since its sums are short."""
-    few = 1 < n_rows < LEAST_ROWS
-    return inner <= LONGEST_RUN and not few and pays(n_rows, inner, n_columns)
+    is_two_or_three = 1 < n_rows < LEAST_ROWS
+    return inner <= LONGEST_RUN and not is_two_or_three and pays(n_rows, inner, n_columns)
 
 
 def is_of_few_rows(n_rows: float, inner: float, n_columns: float) -> bool:
@@ -48,5 +49,5 @@ def is_short_gradient(n_words: float, n_tokens: float, width: float) -> bool:
 
 
 def is_gradient_in_runs(n_tokens: float, width: float) -> bool:
-    """The same as `is_in_runs`, of as many words as there are."""
+    """The same as `is_in_runs`, whatever the number of words."""
     return width >= LEAST_GRADIENT_WIDTH and n_tokens >= LEAST_GRADIENT_ROWS

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     chunk_rows: int
     dtype: torch.dtype  # of the operands of the products, but see `_product_dtype`
     shares: tuple[Tensor, Tensor] | None  # of each token's nll and uniform_nll in `total`, (n,)
-    multiply: Multiply  # for all products but the gradients of the weights
+    multiply: Multiply  # for the gradients of the rows, and `onednn` for the logits too
     word_shares: Tensor | None  # (vocab_size,), of each word in uniform_nll; None leaves it out
 
 

@@ -110,6 +110,10 @@ def multiply_by(fast_products: bool) -> Multiply:
 
 def _knows(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN has a product of these; of a matrix with gaps it has a very slow one."""
-    if not HAS_ONEDNN or left.dtype != torch.float32 or left.device.type != "cpu":
+    if (
+        not (HAS_ONEDNN and torch.backends.mkldnn.enabled)
+        or left.dtype != torch.float32
+        or left.device.type != "cpu"
+    ):
         return False
     return right.is_contiguous() or right.t().is_contiguous()
