@@ -120,6 +120,8 @@ def test_only_fp32_without_gaps_is_not_left_to_torch(multiply):
     rows, weight = operands(64, 128, 2002)
     for dtype in (torch.float64, torch.bfloat16):
         assert operators(multiply, rows.to(dtype), weight.t().to(dtype)) == ["aten::mm"]
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert operators(multiply, rows, weight.t()) == ["aten::mm"]
     gaps = operands(64, 256, 2002)[1][:, :128]
     assert operators(multiply, rows, gaps.t()) == ["aten::mm"]
 

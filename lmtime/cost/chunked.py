@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lmtime.cost.folding import LINE_BYTES
+from lmtime.cost.folding import room_in_row
 from lmtime.cost.operators import Cost, adding, traffic
 from lmtime.cost.output_layers import OUTPUT_LAYER, Rows, copied_rows, floor_divide
 
@@ -54,7 +54,7 @@ def _chunks(n: Any, d: Any, v: Any, b: Any) -> list[Cost]:
     rows = chunk_rows(n, v)
     n_chunks, logits = _ceil_divide(n, rows), n * v
     weights = n_chunks * v * d  # read by each chunk, or written
-    room = _room_in_row(v, b)
+    room = room_in_row(v, b)
     lines = logits + n * room  # what a pass over the logits passes over
     each = dict(launches=n_chunks)
     moved = n * d + weights + logits
@@ -105,12 +105,6 @@ def _mean(n: Any, b: Any) -> list[Cost]:
         traffic(3, b),
         traffic(2, b, masks=1),
     ]
-
-
-def _room_in_row(n_entries: Any, value_bytes: Any) -> Any:
-    """As `folding.room_in_row`, also of Altair parameters."""
-    line = floor_divide(LINE_BYTES, value_bytes)
-    return line * _ceil_divide(n_entries, line) - n_entries
 
 
 def _ceil_divide(a: Any, b: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 KEPT_AT_MOST = 2**18  # scores of all bands: so few cost less time kept than they take memory
 SCORES_AT_ONCE = {"cpu": (2**18, 2**22)}  # least and most that a piece may have in any case
@@ -20,9 +21,10 @@ LINE_BYTES = 64  # of a cache
 MOST_PIECES = 16  # about: a piece has at least this part of all scores
 
 
-def room_in_row(n_entries: int, value_bytes: int) -> int:
-    """Values from the end of a row of scores to the next cache line."""
-    return -n_entries % (LINE_BYTES // value_bytes)
+def room_in_row(n_entries: Any, value_bytes: int) -> Any:
+    """Values from the end of a row of scores to the next cache line; traceable."""
+    line = LINE_BYTES // value_bytes
+    return (line - n_entries % line) % line  # of positive numbers, as a page knows the remainder
 
 
 def folds(n_scores: float) -> bool:

@@ -12,7 +12,7 @@ through fp32, cost more than is said here, and fp16 never folds. The torch is on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lmtime.config import tail_sizes
@@ -235,28 +235,34 @@ def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
 
 def _band(n: Any, d: Any, band: Band, b: Any) -> list[Cost]:
     """Forward: the probabilities stand in place of the scores."""
-    projection = [_product(n, d, band.width, b, is_short)] * band.projects
+    projection = [_product(n, d, band.width, b, is_short(n, d, band.width))] * band.projects
+    whole = n, band.width, band.n_entries
     is_one = len(band.matrices) == 1
-    by_onednn = [is_short, is_in_runs] if is_one else []
-    products = [_product(n, band.width, entries, b, *by_onednn) for entries in band.matrices]
-    in_lines = not is_one or b != FP32_BYTES or not is_short(n, band.width, band.n_entries)
+    by_onednn = is_one and (is_short(*whole) or is_in_runs(*whole))
+    products = [_product(n, band.width, entries, b, by_onednn) for entries in band.matrices]
+    in_lines = not is_one or b != FP32_BYTES or not is_short(*whole)
     room = room_in_row(band.n_entries, b) if in_lines else 0
     filled = [traffic(n * room, b)] if room else []
     return [*projection, *products, *filled, softmax_passes(n, band.n_entries + room, b)]
 
 
-def _product(
-    rows: Any, inner: Any, columns: Any, b: Any, *by_onednn: Callable[[Any, Any, Any], bool]
-) -> Cost:
-    """By oneDNN where one of the rules says so, in fp32."""
-    is_onednns = b == FP32_BYTES and any(rule(rows, inner, columns) for rule in by_onednn)
-    return matmul(rows, inner, columns, b, "onednn_product" if is_onednns else "product")
+def _product(rows: Any, inner: Any, columns: Any, b: Any, by_onednn: bool) -> Cost:
+    """oneDNN has those of fp32 alone."""
+    kind = "onednn_product" if by_onednn and b == FP32_BYTES else "product"
+    return matmul(rows, inner, columns, b, kind)
 
 
 def _of_weights(entries: Any, n: Any, width: Any, b: Any) -> Cost:
     """Gradient of a matrix of (entries, width)."""
-    rules = is_short_gradient, lambda _, tokens, columns: is_gradient_in_runs(tokens, columns)
-    return _product(entries, n, width, b, *rules)
+    by_onednn = is_short_gradient(entries, n, width) or is_gradient_in_runs(n, width)
+    return _product(entries, n, width, b, by_onednn)
+
+
+def _of_rows(n: Any, entries: Any, width: Any, b: Any) -> Cost:
+    """Gradient of n rows that met a matrix of (entries, width)."""
+    sizes = n, entries, width
+    by_onednn = is_short(*sizes) or is_of_few_rows(*sizes) or is_in_runs(*sizes)
+    return _product(*sizes, b, by_onednn)
 
 
 def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:
@@ -303,9 +309,8 @@ def _band_backward(n: Any, d: Any, band: Band, b: Any, *, adds: bool = False) ->
         of_weights = [
             adding(product, size, b) for product, size in zip(of_weights, sizes, strict=True)
         ]
-    rules = is_short, is_of_few_rows, is_in_runs
-    first = _product(n, band.matrices[0], band.width, b, *rules)
+    first = _of_rows(n, band.matrices[0], band.width, b)
     later = [matmul(n, entries, band.width, b) for entries in band.matrices[1:]]
     of_rows = [first, *(adding(product, narrow, b) for product in later)]
-    of_rows += [_product(n, band.width, d, b, *rules)] * band.projects
+    of_rows += [_of_rows(n, band.width, d, b)] * band.projects
     return [*of_weights, *of_rows, scaled, scaled]

@@ -1,10 +1,12 @@
 """Who multiplies on a CPU in fp32, told by the sizes of a product alone.
 
-The layers (`lmtime.softmax.products`) and their costs decide by these rules; runs the layer takes
-only where they pay on its CPU, and its costs say so of all. oneDNN is faster than
-the BLAS of PyTorch's wheels, but for small products, where the call takes longer. A sum of up to
-192 products errs alike by both. The BLAS begins a new sum there, oneDNN after up to a thousand: so
-a longer one by oneDNN errs up to twice as much, unless it is cut into runs.
+The layers (`lmtime.softmax.products`) and their costs decide by these rules. Costs know no CPU:
+they take runs wherever a rule allows them, the layers only where they pay.
+
+oneDNN is faster than the BLAS of PyTorch's wheels, but for small products, where the call takes
+longer. A sum of up to 192 products errs alike by both. The BLAS begins a new sum there, oneDNN
+after up to a thousand: so a longer one by oneDNN errs up to twice as much, unless it is cut into
+runs.
 """
 
 from __future__ import annotations

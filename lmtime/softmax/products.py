@@ -44,7 +44,7 @@ def careful(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     sizes = *left.shape, right.shape[1]
     if _knows(left, right):
         if is_short(*sizes) or is_of_few_rows(*sizes):
-            return runs.onednn(left, right.t(), bias)
+            return runs.linear(left, right.t(), bias)
         if bias is None and is_in_runs(*sizes) and right.is_contiguous() and runs.pay():
             return runs.in_runs(left, right)
     return blas(left, right, bias)
@@ -53,7 +53,7 @@ def careful(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 def onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same, by oneDNN where it is faster. Autograd does not see it."""
     if _knows(left, right) and pays(*left.shape, right.shape[1]):
-        return runs.onednn(left, right.t(), bias)
+        return runs.linear(left, right.t(), bias)
     return blas(left, right, bias)
 
 
@@ -62,7 +62,7 @@ def gradient_of_weights(of_scores: Tensor, rows: Tensor, total: Tensor | None = 
     (n_tokens, n_words), width = of_scores.shape, rows.shape[1]
     if rows.is_contiguous() and _knows(of_scores, rows) and runs.pay():
         if total is None and is_short_gradient(n_words, n_tokens, width):
-            return runs.onednn(of_scores.t(), rows.t())
+            return runs.linear(of_scores.t(), rows.t())
         if is_gradient_in_runs(n_tokens, width):
             return runs.gradient_in_runs(of_scores, rows, total)
     return of_scores.t().mm(rows) if total is None else total.addmm_(of_scores.t(), rows)

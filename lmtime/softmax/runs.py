@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import register_flop_formula
 
+from lmtime.cost.folding import LINE_BYTES
 from lmtime.cost.products import LONGEST_RUN
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available()
@@ -24,7 +25,7 @@ if HAS_ONEDNN:  # the overloads, which are called faster than what holds them
     ONEDNN, ONEDNN_ADDING = (
         getattr(torch.ops.mkldnn._linear_pointwise, name) for name in ("default", "binary")
     )
-LINE_VALUES = 16  # fp32 values of a cache line
+LINE_VALUES = LINE_BYTES // 4  # fp32
 AT_ONCE = 2**18  # values of a result
 LEAST_WORDS = 256  # of a block
 WORTH = 1.4  # times faster than the BLAS
@@ -38,17 +39,17 @@ def pay() -> bool:
         return False
     with _disable_current_modes(), torch.no_grad():  # real tensors, which nobody counts
         rows, words = (torch.ones(n, 512, dtype=torch.float32, device="cpu") for n in (64, 2_048))
-        names = {"rows": rows, "words": words, "onednn": onednn}
+        names = {"rows": rows, "words": words, "linear": linear}
         ways = [
             Timer(way, globals=names, num_threads=torch.get_num_threads())
-            for way in ("rows @ words.t()", "onednn(rows, words)")
+            for way in ("rows @ words.t()", "linear(rows, words)")
         ]
         taken = [[way.timeit(1).median for way in ways] for _ in range(TRIALS)]
     blas_s, onednn_s = map(min, zip(*taken, strict=True))
     return blas_s >= WORTH * onednn_s
 
 
-def onednn(rows: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(rows: Tensor, words: Tensor, bias: Tensor | None = None) -> Tensor:
     """(n, width) @ (n_words, width) transposed, in fp32 on a CPU."""
     return ONEDNN(rows, words, bias, "none", [], "")
 
@@ -131,7 +132,7 @@ def _sum_of_runs(
     """Each sum beside the one that it is added to: oneDNN does not add in place."""
     for part, weight in zip(parts, weights, strict=True):
         if total is None:
-            total = onednn(part, weight)
+            total = linear(part, weight)
         else:
             total = ONEDNN_ADDING(part, total, weight, None, "add")
     return total
@@ -157,19 +158,15 @@ def _(total: Tensor, of_scores: Tensor, rows: Tensor) -> None:
     return None
 
 
-@register_flop_formula(torch.ops.lmtime.in_runs)
-def _in_runs_flops(left: torch.Size, right: torch.Size, **_: object) -> int:
+@register_flop_formula([torch.ops.lmtime.in_runs, torch.ops.lmtime.gradient_in_runs])
+def _flops(left: torch.Size, right: torch.Size, **_: object) -> int:
+    """A transposed left has as many values."""
     return 2 * left.numel() * right[1]
 
 
 @register_flop_formula(torch.ops.lmtime.scores_in_runs)
 def _scores_flops(rows: torch.Size, words: torch.Size, room: int, **_: object) -> int:
     return 2 * rows.numel() * words[0]
-
-
-@register_flop_formula(torch.ops.lmtime.gradient_in_runs)
-def _gradient_flops(of_scores: torch.Size, rows: torch.Size, **_: object) -> int:
-    return 2 * of_scores.numel() * rows[1]
 
 
 @register_flop_formula(torch.ops.lmtime.add_gradient_in_runs)
