@@ -56,12 +56,12 @@ def test_pieces_are_several_of_each_band_and_meet_each_row_once():
     layer, (_, targets) = make(), some_tokens()
     plan = layer.plan(targets)
     bands = [band.weights for band in (layer.head, *layer.tails)]
-    log_prob = torch.zeros(N_TOKENS + len(plan.rows), 1)
+    n_rows = N_TOKENS + len(plan.rows)
     with folding():
-        found = list(pieces.views_of(bands, plan, log_prob, None))
+        found = list(pieces.views_of(bands, plan, torch.zeros(3, n_rows, 1), None))
     assert all(sum(i == band for i, *_ in found) > 1 for band in range(3))
     places = [start + k for _, start, _, index, *_ in found for k in range(len(index))]
-    assert places == list(range(len(log_prob)))
+    assert places == list(range(n_rows))
     tail = [row for i, _, tokens, *_ in found if i for row in tokens.tolist()]
     assert tail == plan.rows.tolist()
     assert torch.equal(torch.cat([index for _, _, _, index, *_ in found]), plan.targets)

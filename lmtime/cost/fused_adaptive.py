@@ -74,8 +74,7 @@ def fused_adaptive(
     forward = copied_rows(n, d, b, in_rows)
     if shared is not None:
         forward.append(matmul(n, d, width, b))
-    forward += [*_partition(n, len(tail_tokens), b), *(_counted(hits, b) for hits in tail_tokens)]
-    forward += _lists(n, sum(tail_tokens), b)
+    forward += _partition(n, sum(tail_tokens), len(tail_tokens), b)
     backward = [traffic(2, b)]  # what arrives, times the share of each token
     if fused_folds(shape, n, tail_tokens):
         forward += _pieces(shape, n, tail_tokens, b)
@@ -109,8 +108,7 @@ def fused_head(shape: Any, n: Any, n_tails: Any, b: Any) -> list[Cost]:
     Of the cutoffs the first and their number count; the hidden states lie in rows.
     """
     return [
-        *_partition(n, len(shape.cutoffs), b),
-        *_lists(n, n_tails, b),
+        *_partition(n, n_tails, len(shape.cutoffs), b),
         *_piece(n, input_size(shape), _head_band(shape), b),
         *_mean(n, n_tails, b),
         traffic(2, b),
@@ -119,7 +117,7 @@ def fused_head(shape: Any, n: Any, n_tails: Any, b: Any) -> list[Cost]:
 
 def fused_tail(hits: Any, n: Any, width: Any, band: Band, b: Any) -> list[Cost]:
     """What one tail cluster of a layer, in one piece, adds to its head; n: all tokens."""
-    return [_counted(hits, b), *_tail_piece(hits, n, width, band, b)]
+    return _tail_piece(hits, n, width, band, b)
 
 
 def fused_weights(shape: Any) -> list[Any]:
@@ -167,17 +165,13 @@ def shared_rank(shape: Any) -> Any:
     return getattr(shape, "shared_rank", None)
 
 
-def _lists(n: Any, n_tails: Any, b: Any) -> list[Cost]:
-    """Targets of head and tails in one list."""
-    return [traffic(0, b, ids=2 * (n + n_tails))]
-
-
 def _kept(shape: Any, n: Any, tail_tokens: Sequence[Any], b: Any) -> tuple[list[Cost], list[Cost]]:
     """Forward and backward: the scores of all bands wait for the backward pass."""
     n_tails, width = sum(tail_tokens), input_size(shape)
     forward, backward = [traffic(2 * n_tails * width, b, ids=n_tails)], []
+    forward += _likelihoods(n + n_tails, b)
     for i, (rows, band) in enumerate(zip([n, *tail_tokens], fused_bands(shape), strict=True)):
-        forward += [*_band(rows, width, band, b), *_residuals(rows, b)]
+        forward += [*_band(rows, width, band, b), _one_hot(rows, b)]
         backward += _band_backward(rows, width, band, b)
         if i > 0:
             backward.append(_added_rows(rows, width, b, n=n))
@@ -212,24 +206,19 @@ def _tail_piece(
 
 def _piece(rows: Any, width: Any, band: Band, b: Any, *, adds: bool = False) -> list[Cost]:
     """Forward, and what it gives to the gradients; adds: to those of other rows."""
-    forward = [*_band(rows, width, band, b), *_residuals(rows, b)]
+    forward = [*_band(rows, width, band, b), *_likelihoods(rows, b), _one_hot(rows, b)]
     return [*forward, *_band_backward(rows, width, band, b, adds=adds)]
 
 
-def _counted(hits: Any, b: Any) -> Cost:
-    """Targets of a tail, from its start."""
-    return traffic(0, b, ids=2 * hits)
-
-
-def _partition(n: Any, n_tails: int, b: Any) -> list[Cost]:
-    """The tokens by cluster; the host waits for their numbers."""
-    n_edges = n_tails + 4  # both ends of the vocabulary and of the ignored id too
+def _partition(n: Any, n_tails: Any, n_clusters: int, b: Any) -> list[Cost]:
+    """The tokens by cluster, n_tails of them in tails; the host waits for their numbers."""
+    n_edges = n_clusters + 4  # both ends of the vocabulary and of the ignored id too
     return [
         traffic(0, b, ids=3 * n),  # sort: ids in, ids and their order out
         traffic(0, b, ids=n + 2 * n_edges, syncs=1),  # where each cluster begins
-        # Targets as entries of the head: the cluster, the word in the short list, their sum.
-        traffic(0, b, ids=2 * n + n_tails),
-        traffic(0, b, ids=2 * n + 3 * n, launches=2),
+        # Looked up: entries of the head and words of the tails, then in one list.
+        traffic(0, b, ids=3 * (n + n_tails), launches=2),
+        traffic(0, b, ids=2 * (n + n_tails)),
     ]
 
 
@@ -272,13 +261,17 @@ def softmax_passes(n: Any, n_entries: Any, b: Any) -> Cost:
     return traffic(moved, b, ids=n, kind="fused_softmax", launches=4)
 
 
-def _residuals(n: Any, b: Any) -> list[Cost]:
-    """The likelihood of each row, and what the gradient is at its target."""
+def _likelihoods(n: Any, b: Any) -> list[Cost]:
+    """Of the target of each row, and less one."""
     return [
         traffic(2 * n + 3 * n + 3 * n, b, launches=3),  # logarithm, difference, sum
-        traffic(2 * n, b),  # probability less one
-        traffic(2 * n, b, ids=n),  # scattered
+        traffic(2 * n, b),
     ]
+
+
+def _one_hot(n: Any, b: Any) -> Cost:
+    """What the gradient is at the target of each row, scattered."""
+    return traffic(2 * n, b, ids=n)
 
 
 def _mean(n: Any, n_tails: Any, b: Any) -> list[Cost]:

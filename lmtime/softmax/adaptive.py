@@ -19,8 +19,9 @@ from lmtime.softmax.interface import (
     check_int64,
     mean_nll,
     product_dtype,
+    shaped_like,
 )
-from lmtime.softmax.partition import Plan, edges_of, partition
+from lmtime.softmax.partition import Lookup, Plan, partition
 from lmtime.softmax.products import multiply_by
 from lmtime.softmax.static import static_nll
 
@@ -74,7 +75,7 @@ class AdaptiveSoftmax(OutputLayer):
             )
         )
         # By device, and no buffer: `to_empty` would leave it without values.
-        self._edges: dict[torch.device, Tensor] = {}
+        self._lookups: dict[torch.device, Lookup] = {}
 
     def forward(
         self,
@@ -114,8 +115,7 @@ class AdaptiveSoftmax(OutputLayer):
             if self.loss.label_smoothing:
                 uniform = mean_nll(self.all_log_prob(rows), self.weight)
             loss = self.loss(nll, uniform, flat, self.weight).loss
-        nll = nll.reshape(targets.shape)
-        return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
+        return shaped_like(targets, nll, loss)
 
     def plan(self, targets: Tensor) -> Plan:
         """The tokens of (...) int64 targets by cluster, on their device; on a GPU the host waits.
@@ -124,11 +124,11 @@ class AdaptiveSoftmax(OutputLayer):
         """
         check_int64(targets)
         device, config = targets.device, self.config
-        if device not in self._edges:
-            edges = edges_of(config.cutoffs, config.vocab_size, self.loss.ignore_index)
-            self._edges[device] = torch.tensor(edges, device=device)
-        flat = targets.reshape(-1).contiguous()
-        return partition(flat, self._edges[device], config.cutoffs)
+        if device not in self._lookups:
+            self._lookups[device] = Lookup.of(
+                config.cutoffs, config.vocab_size, self.loss.ignore_index, device
+            )
+        return partition(targets.flatten().contiguous(), self._lookups[device])
 
     def all_log_prob(self, hidden: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, vocab_size)."""

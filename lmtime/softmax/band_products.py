@@ -22,31 +22,41 @@ class Kept(NamedTuple):
 
 
 def band_forward(
-    multiply: Multiply,
-    band: BandWeights,
-    rows: Tensor,
-    index: Tensor,
-    log_prob: Tensor,
-    *,
-    learns: bool,
+    multiply: Multiply, band: BandWeights, rows: Tensor, index: Tensor, terms: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The narrowed rows, (n, width), and softmax - onehot, (n, n_entries), if the band learns.
+    """The narrowed rows, (n, width), and the softmax, (n, n_entries), of a band.
 
-    rows: (n, input_size), index: (n, 1) targets as entries of the band. log_prob, (n, 1), is filled
-    with the log-likelihoods; the likeliest entry tells the sum of the exponentials.
+    rows: (n, input_size), index: (n, 1) targets as entries of the band. terms, (3, n, 1), is filled
+    for `log_likelihood`.
     """
-    narrow = rows if band.projection is None else multiply(rows, band.projection.t())
+    target_score, largest_score, largest_prob = terms.unbind()
+    narrow = rows if band.projection is None else multiply(rows, band.projection)
     matrices = [band.words] if band.clusters is None else [band.words, band.clusters]
     scores = scores_of(multiply, narrow, matrices, band.bias)
-    values = scores.to(log_prob.dtype)  # the scores themselves, but for 16-bit ones
-    largest = values.amax(1, keepdim=True)
-    torch.sub(values.gather(1, index), largest, out=log_prob)
+    is_16_bit = scores.dtype != terms.dtype
+    values = scores.to(terms.dtype) if is_16_bit else scores
+    torch.gather(values, 1, index, out=target_score)
+    torch.amax(values, 1, keepdim=True, out=largest_score)
     torch.softmax(values, 1, out=values)  # twice as fast as `exp`, and as exact
-    log_prob.add_(values.amax(1, keepdim=True).log_())
-    residual = values.to(scores.dtype).narrow(1, 0, sum(band.sizes))
-    if learns:  # exact near certainty
-        residual.scatter_(1, index, log_prob.expm1().to(residual.dtype))
-    return narrow, residual
+    torch.amax(values, 1, keepdim=True, out=largest_prob)
+    values = values.to(scores.dtype) if is_16_bit else values
+    n_entries = sum(band.sizes)
+    return narrow, values if values.shape[1] == n_entries else values.narrow(1, 0, n_entries)
+
+
+def log_likelihood(terms: Tensor) -> Tensor:
+    """Of the target of each row, (n, 1), in place of its score.
+
+    terms: (3, n, 1), scores of the target and of the likeliest entry, and how likely that is: it
+    tells the sum of the exponentials.
+    """
+    target_score, largest_score, largest_prob = terms.unbind()
+    return target_score.sub_(largest_score).add_(largest_prob.log_())
+
+
+def subtract_one_hot_(softmax: Tensor, index: Tensor, probability_less_one: Tensor) -> None:
+    """What the scores' gradient is, in place: (n, n_entries); the others are (n, 1)."""
+    softmax.scatter_(1, index, probability_less_one.to(softmax.dtype))
 
 
 def band_backward(
@@ -68,16 +78,16 @@ def band_backward(
     of_rows = None
     parts = [residual] if band.clusters is None else residual.split(band.sizes, dim=1)
     if wants_rows or wants_projection:
-        grad = multiply(parts[0], band.words)
+        grad = multiply(parts[0], band.words.t())
         if band.clusters is not None:
             grad.addmm_(parts[1], band.clusters)
         grad.mul_(scale)
         if wants_projection:
             of_projection = _added(of_projection, grad, rows)
         if wants_rows:
-            of_rows = grad if band.projection is None else multiply(grad, band.projection)
+            of_rows = grad if band.projection is None else multiply(grad, band.projection.t())
     if wants_words or wants_clusters:
-        scaled = torch.mul(narrow, scale, out=torch.empty_like(narrow))
+        scaled = (narrow * scale).to(narrow.dtype)
         of_words = _added(of_words, parts[0], scaled) if wants_words else None
         of_clusters = _added(of_clusters, parts[1], scaled) if wants_clusters else None
     if wants_bias:

@@ -66,8 +66,13 @@ class Band(nn.Module):
     @property
     def weights(self) -> BandWeights:
         """All tensors; those that this band has not are None."""
-        parts = (self.projection, self.words, self.clusters)
-        return BandWeights(*(None if part is None else part.weight for part in parts), self.bias)
+        projection, clusters = self.projection, self.clusters
+        return BandWeights(
+            None if projection is None else projection.weight,
+            self.words.weight,
+            None if clusters is None else clusters.weight,
+            self.bias,
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         narrow = hidden if self.projection is None else self.projection(hidden)

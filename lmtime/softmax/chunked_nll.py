@@ -125,7 +125,7 @@ class _Chunks:
         """(chunk, vocab_size), with what room there is in a row."""
         hidden = self.hidden[rows]
         if self.plan.multiply is onednn:
-            logits = onednn(hidden, self.weight.T)
+            logits = onednn(hidden, self.weight)
         else:
             logits = in_lines(hidden, [self.weight], None)
         logits = logits.to(self.sum_dtype)
@@ -156,7 +156,7 @@ class _Chunks:
             grad_bias += grad.sum(0)
         grad = grad.to(self.hidden.dtype)
         if grad_hidden is not None:
-            grad_hidden[rows] = self.plan.multiply(grad, self.weight)
+            grad_hidden[rows] = self.plan.multiply(grad, self.weight.T)
         if grad_weight is None:
             return
         if grad.dtype == grad_weight.dtype:

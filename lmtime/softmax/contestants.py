@@ -261,8 +261,8 @@ def _products(
 
     def step() -> None:
         for x, weight, gradient in operands:
-            multiply(x, weight.t())
+            multiply(x, weight)
             of_weights(gradient, x)
-            multiply(gradient, weight)
+            multiply(gradient, weight.t())
 
     return step

@@ -25,12 +25,14 @@ from lmtime.softmax.band_products import (
     Kept,
     band_backward,
     band_forward,
+    log_likelihood,
     no_autocast,
+    subtract_one_hot_,
     zeros,
 )
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
-from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores
+from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores, new_terms
 from lmtime.softmax.products import Multiply
 
 N_WEIGHTS = len(BandWeights._fields)
@@ -64,12 +66,11 @@ class AdaptiveNLL(torch.autograd.Function):
             log_prob, ctx.ready = in_pieces(multiply, hidden, plan, bands, own, _wants(ctx))
             saved = (hidden,)
         else:
-            log_prob, *saved = _whole(multiply, hidden, plan, bands, learns)
+            log_prob, *saved = _whole(multiply, hidden, plan, bands)
         if learns:
             ctx.save_for_backward(*saved, *weights)
-        n_tokens = plan.n_tokens
-        nll = log_prob[:n_tokens, 0].neg()
-        nll.index_add_(0, plan.rows, log_prob[n_tokens:, 0], alpha=-1)
+        head, tails = log_prob.view(-1).split_with_sizes((plan.n_tokens, plan.n_tail_tokens))
+        nll = head.neg().index_add_(0, plan.rows, tails, alpha=-1)
         if plan.ignored is not None:
             nll.masked_fill_(plan.ignored, 0.0)
         return nll, None if share is None else (nll * share).sum()
@@ -106,22 +107,26 @@ class AdaptiveNLL(torch.autograd.Function):
 
 
 def _whole(
-    multiply: Multiply, hidden: Tensor, plan: Plan, bands: Sequence[BandWeights], learns: bool
+    multiply: Multiply, hidden: Tensor, plan: Plan, bands: Sequence[BandWeights]
 ) -> tuple[Tensor | None, ...]:
     """Log-probabilities of the entries of the head and of the tails, and what is kept."""
-    accumulated = torch.promote_types(hidden.dtype, torch.float32)
-    log_prob = hidden.new_empty(plan.n_tokens + plan.n_tail_tokens, 1, dtype=accumulated)
+    terms = new_terms(hidden, plan)
     tail_rows = hidden.index_select(0, plan.rows)
     # `Tensor.split` and `len` are functions of Python around what stands here.
     inputs = [hidden, *tail_rows.split_with_sizes(plan.counts)]
     sizes = (plan.n_tokens, *plan.counts)
-    targets, outputs = plan.targets.split_with_sizes(sizes), log_prob.split_with_sizes(sizes)
+    targets = plan.targets.split_with_sizes(sizes)
     kept: list[Tensor | None] = []
-    for band, rows, index, out in zip(bands, inputs, targets, outputs, strict=True):
-        made = (None, None)
-        if rows.shape[0]:
-            made = band_forward(multiply, band, rows, index, out, learns=learns)
-        kept += made if learns else ()
+    for band, rows, index, part in zip(
+        bands, inputs, targets, terms.split_with_sizes(sizes, 1), strict=True
+    ):
+        kept += band_forward(multiply, band, rows, index, part) if rows.shape[0] else (None, None)
+    log_prob = log_likelihood(terms)
+    for residual, index, less_one in zip(
+        kept[1::2], targets, log_prob.expm1().split_with_sizes(sizes), strict=True
+    ):
+        if residual is not None:
+            subtract_one_hot_(residual, index, less_one)
     return log_prob, hidden, tail_rows, *kept
 
 

@@ -104,6 +104,14 @@ def check_int64(targets: Tensor) -> None:
         raise UsageError(f"targets are {found} and must be torch.int64")
 
 
+def shaped_like(targets: Tensor, nll: Tensor, loss: Tensor) -> OutputLoss:
+    """nll: (n_tokens,), and a loss of the same shape or of none."""
+    if targets.dim() == 1:  # a view is an operator and a node of the graph
+        return OutputLoss(nll, loss)
+    shape = targets.shape
+    return OutputLoss(nll.reshape(shape), loss.reshape(shape) if loss.dim() else loss)
+
+
 class OutputLayer(nn.Module):
     """A normalised distribution over the vocabulary, given a hidden state.
 
@@ -156,9 +164,7 @@ class OutputLayer(nn.Module):
     def forward(self, hidden: Tensor, targets: Tensor) -> OutputLoss:
         """hidden: (..., hidden_size); targets: (...) int64."""
         rows, flat = self._checked(hidden, targets)
-        nll, loss = self.reduce(rows, flat)
-        nll = nll.reshape(targets.shape)
-        return OutputLoss(nll, loss.reshape(targets.shape) if loss.dim() else loss)
+        return shaped_like(targets, *self.reduce(rows, flat))
 
     def _checked(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden states that lie in rows, (n_tokens, hidden_size), and targets, (n_tokens,)."""
@@ -169,7 +175,7 @@ class OutputLayer(nn.Module):
                 f"hidden of shape {tuple(hidden.shape)} needs targets of shape "
                 f"{tuple(hidden.shape[:-1])}, not {tuple(targets.shape)}"
             )
-        return rows.contiguous(), targets.reshape(-1).contiguous()
+        return rows.contiguous(), targets.flatten().contiguous()
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Log-probability of every word: (..., hidden_size) -> (..., vocab_size)."""
@@ -189,4 +195,4 @@ class OutputLayer(nn.Module):
             )
         if hidden.shape[-1] != self.hidden_size:
             raise UsageError(f"hidden states {hidden.shape[-1]} wide must be {self.hidden_size}")
-        return hidden.reshape(-1, self.hidden_size)
+        return hidden if hidden.dim() == 2 else hidden.reshape(-1, self.hidden_size)

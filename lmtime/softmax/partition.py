@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,27 +21,21 @@ class Plan:
     plan=plan)`.
     """
 
-    entries: Tensor  # (n_tokens,) int64: the head's entry, a word or the cluster of the word
+    targets: Tensor  # (n_tokens + n_tail_tokens, 1) int64: entries of the head, words of the tails
     rows: Tensor  # (n_tail_tokens,) int64: positions of the tail tokens, cluster after cluster
-    words: Tensor  # (n_tail_tokens,) int64: their targets, counted from the start of the cluster
     counts: tuple[int, ...]  # tokens in each tail cluster
     ignored: Tensor | None  # (n_tokens,) bool; None where none is
     n_ignored: int
 
     @property
-    def targets(self) -> Tensor:
-        """(n_tokens + n_tail_tokens, 1): entries of the head, then words of the tails."""
-        return torch.cat([self.entries, self.words]).unsqueeze(1)
-
-    @property
     def n_tokens(self) -> int:
         """All tokens, ignored ones too."""
-        return self.entries.shape[0]
+        return self.targets.shape[0] - self.n_tail_tokens
 
     @property
     def n_tail_tokens(self) -> int:
         """Those that meet a tail cluster."""
-        return sum(self.counts)
+        return self.rows.shape[0]
 
     @property
     def n_kept(self) -> int:
@@ -51,8 +48,7 @@ class Plan:
 
     def to(self, device: torch.device | str) -> Plan:
         """The same on another device; the host does not wait for the copies."""
-        names = ("entries", "rows", "words", "ignored")
-        tensors = {name: getattr(self, name) for name in names}
+        tensors = {name: getattr(self, name) for name in ("targets", "rows", "ignored")}
         return replace(
             self,
             **{
@@ -62,37 +58,54 @@ class Plan:
         )
 
 
-def edges_of(cutoffs: tuple[int, ...], vocab_size: int, ignore_index: int) -> list[int]:
-    """What `partition` looks up: the bounds of all bands, then those of the ignored id."""
-    return [0, *cutoffs, vocab_size, ignore_index, ignore_index + 1]
+class Lookup(NamedTuple):
+    """What `partition` looks up, on the device of the targets. All are int64."""
+
+    edges: Tensor  # the bounds of all bands, then those of the ignored id
+    entries: Tensor  # (vocab_size,): of each word in the head, its own or its cluster's
+    places: Tensor  # (vocab_size,): of each word in its band
+
+    @classmethod
+    def of(
+        cls, cutoffs: Sequence[int], vocab_size: int, ignore_index: int, device: torch.device
+    ) -> Lookup:
+        """Of a vocabulary that is cut there."""
+        bounds = [0, *cutoffs, vocab_size]
+        edges = np.array([*bounds, ignore_index, ignore_index + 1], dtype=np.int64)
+        places = np.arange(vocab_size, dtype=np.int64)
+        entries = places.copy()
+        for i, (low, high) in enumerate(pairwise(bounds[1:])):
+            entries[low:high] = cutoffs[0] + i
+            places[low:high] -= low
+        # By numpy, so that no counter takes it for work of a step.
+        return cls(*(torch.from_numpy(found).to(device) for found in (edges, entries, places)))
 
 
-def partition(targets: Tensor, edges: Tensor, cutoffs: tuple[int, ...]) -> Plan:
-    """Tokens by cluster; targets: (n_tokens,) int64, edges: `edges_of` as a tensor beside them.
+def partition(targets: Tensor, lookup: Lookup) -> Plan:
+    """Tokens by cluster; targets: (n_tokens,) int64.
 
     A target that is neither a word nor ignored raises IndexError on every device.
     """
     ids, order = torch.sort(targets, stable=True)
-    *ends, first, last = torch.searchsorted(ids, edges).tolist()  # waits for the device
-    n_ignored = last - first
-    if n_ignored:  # ignored before ids are made relative, so that only the global id is meant
+    *ends, first, last = torch.searchsorted(ids, lookup.edges).tolist()  # waits for the device
+    n_ignored, ignored = last - first, None
+    if n_ignored:
         ids, order = (torch.cat([x[:first], x[last:]]) for x in (ids, order))
         ends = [end - n_ignored if end > first else end for end in ends]
+        ignored = targets == lookup.edges[-2]
+        targets = targets.masked_fill(ignored, 0)
     if ends[0] > 0 or ends[-1] < len(ids):
         raise IndexError(
             f"targets from {ids[0].item()} to {ids[-1].item()} are not all words: they must lie "
-            f"between 0 and {edges[-3].item() - 1} or be ignored ({edges[-2].item()})"
+            f"between 0 and {len(lookup.places) - 1} or be ignored ({lookup.edges[-2].item()})"
         )
     starts = ends[1:]
-    for low, (start, end) in zip(cutoffs, pairwise(starts), strict=True):
-        ids[start:end].sub_(low)
-    inside = edges[1 : 1 + len(cutoffs)]
-    entries = torch.bucketize(targets, inside, right=True)  # 0: short list, i: tail cluster i
+    entries = lookup.entries.index_select(0, targets)
+    words = lookup.places.index_select(0, ids[starts[0] :])
     return Plan(
-        entries=entries.add_(targets.clamp(0, cutoffs[0] - 1)),
+        targets=torch.cat([entries, words]).unsqueeze(1),
         rows=order[starts[0] :],
-        words=ids[starts[0] :],
         counts=tuple(end - start for start, end in pairwise(starts)),
-        ignored=targets == edges[-2] if n_ignored else None,
+        ignored=ignored,
         n_ignored=n_ignored,
     )

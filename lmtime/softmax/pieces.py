@@ -16,7 +16,9 @@ from lmtime.softmax.band_products import (
     Kept,
     band_backward,
     band_forward,
+    log_likelihood,
     no_autocast,
+    subtract_one_hot_,
     zeros,
 )
 from lmtime.softmax.bands import BandWeights
@@ -27,6 +29,12 @@ from lmtime.softmax.products import Multiply
 def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
     """Of all bands and the tokens that meet them."""
     return count_scores((plan.n_tokens, *plan.counts), [sum(band.sizes) for band in bands])
+
+
+def new_terms(hidden: Tensor, plan: Plan) -> Tensor:
+    """(3, n_tokens + n_tail_tokens, 1) for `band_forward`, fp32 at least."""
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    return hidden.new_empty(3, plan.targets.shape[0], 1, dtype=dtype)
 
 
 def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
@@ -53,51 +61,53 @@ def in_pieces(
 
     gradient: what reaches each token's nll, one number or (n_tokens,); None: nothing does.
     """
-    accumulated = torch.promote_types(hidden.dtype, torch.float32)
-    log_prob = hidden.new_empty(plan.n_tokens + plan.n_tail_tokens, 1, dtype=accumulated)
+    terms = new_terms(hidden, plan)
     scales = of_hidden = None
     if gradient is not None:
-        gradient = torch.as_tensor(gradient, dtype=accumulated, device=hidden.device)
+        gradient = torch.as_tensor(gradient, dtype=terms.dtype, device=hidden.device)
         scales = for_each_row(gradient, plan)
         of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None
     grads: list[list[Tensor | None] | None] = [None] * len(bands)
     with no_autocast(hidden.device.type):
-        for i, start, tokens, index, out, scale in views_of(bands, plan, log_prob, scales):
+        for i, start, tokens, index, own_terms, scale in views_of(bands, plan, terms, scales):
             if tokens is None:  # of the head, which meets every row
                 rows = hidden.narrow(0, start, index.shape[0])
             else:
                 rows = hidden.index_select(0, tokens)
-            made = band_forward(multiply, bands[i], rows, index, out, learns=scale is not None)
+            narrow, residual = band_forward(multiply, bands[i], rows, index, own_terms)
+            log_prob = log_likelihood(own_terms)
             if scale is not None:
-                kept = Kept(rows, *made)
+                subtract_one_hot_(residual, index, log_prob.expm1())
+                kept = Kept(rows, narrow, residual)
                 of_rows, grads[i] = band_backward(
                     multiply, bands[i], kept, scale, wants[i], grads[i]
                 )
                 if of_rows is not None:
                     of_hidden = _joined(of_hidden, of_rows, tokens, start, hidden)
                 del kept, of_rows
-            del rows, made  # before the next piece has its own
+            del rows, narrow, residual  # before the next piece has its own
+    log_prob = terms[0]
     if scales is None:
         return log_prob, None
     return log_prob, [of_hidden, *_flat(grads, bands, wants, hidden.dtype)]
 
 
 def views_of(
-    bands: Sequence[BandWeights], plan: Plan, log_prob: Tensor, scales: Tensor | None
+    bands: Sequence[BandWeights], plan: Plan, terms: Tensor, scales: Tensor | None
 ) -> Iterator[tuple[int, int, Tensor | None, Tensor, Tensor, Tensor | None]]:
-    """Of each piece its band, the place of its first row, its tokens, targets, and parts of both.
+    """Of each piece its band, the place of its first row, its tokens, targets, terms and scales.
 
     One call each: a slice for every piece costs as much as a small operator.
     """
-    pieces = pieces_of(bands, plan, log_prob.device.type)
+    pieces = pieces_of(bands, plan, terms.device.type)
     sizes = [n_rows for _, n_rows in pieces]
     starts = [0, *accumulate(sizes)][:-1]
     tails = plan.rows.split_with_sizes([n_rows for i, n_rows in pieces if i > 0])
     tokens = [None] * (len(pieces) - len(tails)) + list(tails)
-    targets, outputs = (x.split_with_sizes(sizes) for x in (plan.targets, log_prob))
-    parts = [None] * len(sizes) if scales is None else scales.split_with_sizes(sizes)
+    targets, parts = plan.targets.split_with_sizes(sizes), terms.split_with_sizes(sizes, 1)
+    scaled = [None] * len(sizes) if scales is None else scales.split_with_sizes(sizes)
     bands_of = [i for i, _ in pieces]
-    return zip(bands_of, starts, tokens, targets, outputs, parts, strict=True)
+    return zip(bands_of, starts, tokens, targets, parts, scaled, strict=True)
 
 
 def _joined(

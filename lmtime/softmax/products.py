@@ -34,27 +34,30 @@ from lmtime.softmax.runs import HAS_ONEDNN
 Multiply = Callable[..., Tensor]  # as `blas`, `careful` and `onednn`
 
 
-def blas(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(rows, inner) @ (inner, columns) + (columns,), a new tensor, as torch multiplies."""
+def blas(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(rows, inner) @ (columns, inner) transposed + (columns,), a new tensor, as torch does it."""
+    right = weight.t()
     return torch.mm(left, right) if bias is None else torch.addmm(bias, left, right)
 
 
-def careful(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+def careful(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same, by oneDNN where it is faster and errs no more. Autograd does not see it."""
-    sizes = *left.shape, right.shape[1]
-    if _knows(left, right):
+    if _knows(left, weight):
+        sizes = *left.shape, weight.shape[0]
         if is_short(*sizes) or is_of_few_rows(*sizes):
-            return runs.linear(left, right.t(), bias)
-        if bias is None and is_in_runs(*sizes) and right.is_contiguous() and runs.pay():
-            return runs.in_runs(left, right)
-    return blas(left, right, bias)
+            return runs.linear(left, weight, bias)
+        if bias is None and is_in_runs(*sizes):
+            right = weight.t()
+            if right.is_contiguous() and runs.pay():
+                return runs.in_runs(left, right)
+    return blas(left, weight, bias)
 
 
-def onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+def onednn(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same, by oneDNN where it is faster. Autograd does not see it."""
-    if _knows(left, right) and pays(*left.shape, right.shape[1]):
-        return runs.linear(left, right.t(), bias)
-    return blas(left, right, bias)
+    if pays(*left.shape, weight.shape[0]) and _knows(left, weight):
+        return runs.linear(left, weight, bias)
+    return blas(left, weight, bias)
 
 
 def gradient_of_weights(of_scores: Tensor, rows: Tensor, total: Tensor | None = None) -> Tensor:
@@ -76,10 +79,11 @@ def scores_of(
     matrices: each (some entries, width). One that oneDNN multiplies at once needs no room.
     """
     if len(matrices) == 1 and multiply is not blas:
-        right = matrices[0].t()
-        short = is_short(*narrow.shape, right.shape[1]) and _knows(narrow, right)
-        if multiply is onednn or short:
-            return multiply(narrow, right, bias)
+        (weight,) = matrices
+        if multiply is onednn or (
+            is_short(*narrow.shape, weight.shape[0]) and _knows(narrow, weight)
+        ):
+            return multiply(narrow, weight, bias)
     return in_lines(narrow, matrices, bias)
 
 
@@ -89,7 +93,7 @@ def in_lines(narrow: Tensor, matrices: Sequence[Tensor], bias: Tensor | None) ->
     n_entries = sum(sizes)
     room = room_in_row(n_entries, narrow.dtype.itemsize)
     large = len(matrices) == 1 and is_in_runs(*narrow.shape, n_entries)
-    if large and _knows(narrow, matrices[0].t()) and matrices[0].is_contiguous() and runs.pay():
+    if large and _knows(narrow, matrices[0]) and matrices[0].is_contiguous() and runs.pay():
         lines = runs.scores_in_runs(narrow, matrices[0], room)
     else:
         lines = narrow.new_empty(narrow.shape[0], n_entries + room)
@@ -108,12 +112,10 @@ def multiply_by(fast_products: bool) -> Multiply:
     return onednn if fast_products else careful
 
 
-def _knows(left: Tensor, right: Tensor) -> bool:
+def _knows(left: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN has a product of these; of a matrix with gaps it has a very slow one."""
-    if (
-        not (HAS_ONEDNN and torch.backends.mkldnn.enabled)
-        or left.dtype != torch.float32
-        or left.device.type != "cpu"
-    ):
+    if left.dtype is not torch.float32 or left.device.type != "cpu":
         return False
-    return right.is_contiguous() or right.t().is_contiguous()
+    if not (HAS_ONEDNN and torch.backends.mkldnn.enabled):
+        return False
+    return weight.is_contiguous() or weight.stride() == (1, weight.shape[0])
