@@ -294,7 +294,7 @@ def _band_backward(n: Any, d: Any, band: Band, b: Any, *, adds: bool = False) ->
     adds: whether gradients of the weights are there already, from other rows.
     """
     narrow = n * band.width
-    scaled = traffic(2 * narrow + n, b)
+    scaled = traffic(2 * narrow + 1, b)
     of_weights = [_of_weights(band.width, n, d, b)] * band.projects
     of_weights += [_of_weights(entries, n, band.width, b) for entries in band.matrices]
     if adds:

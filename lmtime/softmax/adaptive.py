@@ -140,7 +140,8 @@ class AdaptiveSoftmax(OutputLayer):
 
     def _narrowed(self, rows: Tensor) -> Tensor:
         """(n_tokens, hidden_size) -> (n_tokens, input_size), in the type of the products."""
-        rows = rows.to(product_dtype(rows, self.head.words.weight.dtype))
+        dtype = product_dtype(rows, self.head.words.weight.dtype)
+        rows = rows if rows.dtype == dtype else rows.to(dtype)
         return rows if self.shared is None else self.shared(rows)
 
     def _share(self, flat: Tensor, ignored: Tensor | None, n_kept: int) -> float | Tensor | None:

@@ -40,8 +40,8 @@ def band_forward(
     torch.softmax(values, 1, out=values)  # twice as fast as `exp`, and as exact
     torch.amax(values, 1, keepdim=True, out=largest_prob)
     values = values.to(scores.dtype) if is_16_bit else values
-    n_entries = sum(band.sizes)
-    return narrow, values if values.shape[1] == n_entries else values.narrow(1, 0, n_entries)
+    has_room = values.shape[1] > band.n_entries
+    return narrow, values.narrow(1, 0, band.n_entries) if has_room else values
 
 
 def log_likelihood(terms: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ def band_backward(
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """The gradient of the rows, and those of projection, words, clusters and bias.
 
-    scale: (n, 1), what arrives for each token. wants: which of the five. totals: gradients of the
-    tensors from other rows; they are added.
+    scale: (n, 1), what arrives for each token, or () for all. wants: which of the five. totals:
+    gradients of the tensors from other rows; they are added.
     """
     rows, narrow, residual = kept
     wants_rows, wants_projection, wants_words, wants_clusters, wants_bias = wants
@@ -91,7 +91,8 @@ def band_backward(
         of_words = _added(of_words, parts[0], scaled) if wants_words else None
         of_clusters = _added(of_clusters, parts[1], scaled) if wants_clusters else None
     if wants_bias:
-        of_bias = _added(of_bias, residual, scale.squeeze(1).to(residual.dtype))
+        shares = scale.expand(residual.shape[0], 1).squeeze(1)
+        of_bias = _added(of_bias, residual, shares.to(residual.dtype))
     return of_rows, [of_projection, of_words, of_clusters, of_bias]
 
 

@@ -25,6 +25,11 @@ class BandWeights(NamedTuple):
     bias: Tensor | None  # (n_words + n_tails,)
 
     @property
+    def n_entries(self) -> int:
+        """Of the softmax."""
+        return self.words.shape[0] + (0 if self.clusters is None else self.clusters.shape[0])
+
+    @property
     def sizes(self) -> list[int]:
         """Entries that each matrix of the softmax has."""
         return [m.shape[0] for m in (self.words, self.clusters) if m is not None]

@@ -32,7 +32,7 @@ from lmtime.softmax.band_products import (
 )
 from lmtime.softmax.bands import BandWeights
 from lmtime.softmax.partition import Plan
-from lmtime.softmax.pieces import for_each_row, in_pieces, n_scores, new_terms
+from lmtime.softmax.pieces import in_pieces, n_scores, new_terms, scales_of
 from lmtime.softmax.products import Multiply
 
 N_WEIGHTS = len(BandWeights._fields)
@@ -141,7 +141,7 @@ def _products(
     """Gradients of hidden and of all tensors of the bands, from what `_whole` has kept."""
     hidden, tail_rows, *kept = kept
     sizes = (plan.n_tokens, *plan.counts)
-    scales = for_each_row(gradient, plan).split_with_sizes(sizes)
+    scales = scales_of(gradient, plan, sizes)
     inputs = [hidden, *tail_rows.split_with_sizes(plan.counts)]
     tokens = [None, *plan.rows.split_with_sizes(plan.counts)]
     of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None

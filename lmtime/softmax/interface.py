@@ -92,7 +92,7 @@ def mean_nll(log_prob: Tensor, weight: Tensor | None) -> Tensor:
 def product_dtype(hidden: Tensor, own: torch.dtype) -> torch.dtype:
     """The type of a product with weights of type `own`: an autocast's, which leaves fp64 alone."""
     device = hidden.device.type
-    if torch.is_autocast_enabled(device) and own != torch.float64:
+    if own != torch.float64 and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return own
 

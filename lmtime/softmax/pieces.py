@@ -28,7 +28,7 @@ from lmtime.softmax.products import Multiply
 
 def n_scores(bands: Sequence[BandWeights], plan: Plan) -> int:
     """Of all bands and the tokens that meet them."""
-    return count_scores((plan.n_tokens, *plan.counts), [sum(band.sizes) for band in bands])
+    return count_scores((plan.n_tokens, *plan.counts), [band.n_entries for band in bands])
 
 
 def new_terms(hidden: Tensor, plan: Plan) -> Tensor:
@@ -37,16 +37,17 @@ def new_terms(hidden: Tensor, plan: Plan) -> Tensor:
     return hidden.new_empty(3, plan.targets.shape[0], 1, dtype=dtype)
 
 
-def for_each_row(gradient: Tensor, plan: Plan) -> Tensor:
-    """What reaches each row of the head, then of the tails: (n_tokens + n_tail_tokens, 1).
+def scales_of(gradient: Tensor, plan: Plan, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """What reaches so many rows each of the head, then of the tails: (n, 1), or () for all alike.
 
     gradient: () or (n_tokens,); ignored tokens get 0, for of a mean over no token it is infinite.
     """
     if plan.ignored is not None:
         gradient = gradient.expand(plan.n_tokens).masked_fill(plan.ignored, 0.0)
     if gradient.dim() == 0:
-        return gradient.expand(plan.n_tokens + plan.n_tail_tokens, 1)
-    return torch.cat([gradient, gradient.index_select(0, plan.rows)]).unsqueeze(1)
+        return [gradient] * len(sizes)
+    rows = torch.cat([gradient, gradient.index_select(0, plan.rows)])
+    return rows.unsqueeze(1).split_with_sizes(sizes)
 
 
 def in_pieces(
@@ -62,14 +63,13 @@ def in_pieces(
     gradient: what reaches each token's nll, one number or (n_tokens,); None: nothing does.
     """
     terms = new_terms(hidden, plan)
-    scales = of_hidden = None
+    of_hidden = None
     if gradient is not None:
         gradient = torch.as_tensor(gradient, dtype=terms.dtype, device=hidden.device)
-        scales = for_each_row(gradient, plan)
         of_hidden = torch.zeros_like(hidden) if wants[0][0] and not plan.n_tokens else None
     grads: list[list[Tensor | None] | None] = [None] * len(bands)
     with no_autocast(hidden.device.type):
-        for i, start, tokens, index, own_terms, scale in views_of(bands, plan, terms, scales):
+        for i, start, tokens, index, own_terms, scale in views_of(bands, plan, terms, gradient):
             if tokens is None:  # of the head, which meets every row
                 rows = hidden.narrow(0, start, index.shape[0])
             else:
@@ -87,13 +87,13 @@ def in_pieces(
                 del kept, of_rows
             del rows, narrow, residual  # before the next piece has its own
     log_prob = terms[0]
-    if scales is None:
+    if gradient is None:
         return log_prob, None
     return log_prob, [of_hidden, *_flat(grads, bands, wants, hidden.dtype)]
 
 
 def views_of(
-    bands: Sequence[BandWeights], plan: Plan, terms: Tensor, scales: Tensor | None
+    bands: Sequence[BandWeights], plan: Plan, terms: Tensor, gradient: Tensor | None
 ) -> Iterator[tuple[int, int, Tensor | None, Tensor, Tensor, Tensor | None]]:
     """Of each piece its band, the place of its first row, its tokens, targets, terms and scales.
 
@@ -105,9 +105,9 @@ def views_of(
     tails = plan.rows.split_with_sizes([n_rows for i, n_rows in pieces if i > 0])
     tokens = [None] * (len(pieces) - len(tails)) + list(tails)
     targets, parts = plan.targets.split_with_sizes(sizes), terms.split_with_sizes(sizes, 1)
-    scaled = [None] * len(sizes) if scales is None else scales.split_with_sizes(sizes)
+    scales = [None] * len(sizes) if gradient is None else scales_of(gradient, plan, sizes)
     bands_of = [i for i, _ in pieces]
-    return zip(bands_of, starts, tokens, targets, parts, scaled, strict=True)
+    return zip(bands_of, starts, tokens, targets, parts, scales, strict=True)
 
 
 def _joined(
@@ -138,7 +138,7 @@ def _flat(
 def pieces_of(bands: Sequence[BandWeights], plan: Plan, device: str) -> list[tuple[int, int]]:
     """Number of the band and rows of each piece, band after band."""
     counts = (plan.n_tokens, *plan.counts)
-    n_entries = [sum(band.sizes) for band in bands]
+    n_entries = [band.n_entries for band in bands]
     n_weights = [sum(t.numel() for t in band if t is not None) for band in bands]
     steps = rows_at_once(counts, n_entries, n_weights, device)
     return [
