@@ -1,7 +1,7 @@
 """Who multiplies on a CPU in fp32, told by the sizes of a product alone.
 
 The layers (`lmtime.softmax.products`) and their costs decide by these rules. Costs know no CPU:
-they take runs wherever a rule allows them, the layers only where they pay.
+they take oneDNN wherever a rule allows it, the layers by default only where it is much faster.
 
 oneDNN is faster than the BLAS of PyTorch's wheels, but for small products, where the call takes
 longer. A sum of up to 192 products errs alike by both. The BLAS begins a new sum there, oneDNN

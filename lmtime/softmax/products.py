@@ -7,8 +7,10 @@ exist; room at the end of each row does as well, and no weight is added.)
 
 oneDNN, which PyTorch has beside its BLAS, is faster: by a tenth on one CPU of the reference
 results, twice as fast on another. It adds up longer runs before it begins a new sum: a product over
-1,024 values errs by 4e-7 of its norm, the BLAS's by 2.5e-7. `careful` takes it where it errs no
-more, and cuts long sums into runs where that pays (`runs.py`; the sizes: `lmtime.cost.products`).
+1,024 values errs by 4e-7 of its norm, the BLAS's by 2.5e-7. `careful` takes it on a CPU of the
+second kind alone, where it errs no more, and cuts long sums into runs (`runs.py`; the sizes:
+`lmtime.cost.products`). A tenth is lost again by a step of few tokens: a second library has its
+code to load between the steps of other layers.
 """
 
 from __future__ import annotations
@@ -41,15 +43,13 @@ def blas(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def careful(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same, by oneDNN where it is faster and errs no more. Autograd does not see it."""
-    if _knows(left, weight):
+    """The same, by oneDNN where it is much faster and errs no more. Autograd does not see it."""
+    if _knows(left, weight) and runs.pay():
         sizes = *left.shape, weight.shape[0]
         if is_short(*sizes) or is_of_few_rows(*sizes):
             return runs.linear(left, weight, bias)
-        if bias is None and is_in_runs(*sizes):
-            right = weight.t()
-            if right.is_contiguous() and runs.pay():
-                return runs.in_runs(left, right)
+        if bias is None and is_in_runs(*sizes) and weight.t().is_contiguous():
+            return runs.in_runs(left, weight.t())
     return blas(left, weight, bias)
 
 
@@ -80,9 +80,8 @@ def scores_of(
     """
     if len(matrices) == 1 and multiply is not blas:
         (weight,) = matrices
-        if multiply is onednn or (
-            is_short(*narrow.shape, weight.shape[0]) and _knows(narrow, weight)
-        ):
+        short = is_short(*narrow.shape, weight.shape[0])
+        if multiply is onednn or (short and _knows(narrow, weight) and runs.pay()):
             return multiply(narrow, weight, bias)
     return in_lines(narrow, matrices, bias)
 

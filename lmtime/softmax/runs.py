@@ -1,8 +1,9 @@
 """Products by oneDNN whose sums are cut into runs, so that they err no more than the BLAS's.
 
 Each run is a product, added to what is there: that costs passes over the result, which the BLAS
-makes too, and calls. Where oneDNN is twice as fast as the BLAS it pays, elsewhere it does not:
-`pay` asks the device. Words are taken in blocks whose results stay in the cache.
+makes too, and calls. Where oneDNN is twice as fast as the BLAS it pays, elsewhere it does not, as
+little as short products by oneDNN do: `pay` asks the device. Words are taken in blocks whose
+results stay in the cache.
 """
 
 from __future__ import annotations
