@@ -36,7 +36,8 @@ class AdaptiveSoftmax(OutputLayer):
     Of head and tails either may have a bias. weight: (vocab_size,), what a word counts in the loss.
     The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
     of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
-    fast_products: in fp32 on a CPU take oneDNN for long sums too, which err about twice as much.
+    fast_products: in fp32 on a CPU take oneDNN wherever it is faster at all, and for long sums too,
+    which err about twice as much.
     """
 
     def __init__(
