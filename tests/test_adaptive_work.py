@@ -173,3 +173,15 @@ def test_a_plan_refuses_what_is_no_word(bad):
     layer = AdaptiveSoftmax(CONFIG, ignore_index=-2)
     with pytest.raises(IndexError, match=r"they must lie between 0 and 299 or be ignored \(-2\)"):
         layer.plan(torch.tensor([1, -2, bad]))
+
+
+def test_a_compiled_layer_gives_what_the_eager_one_gives():
+    """Also where the counts of the clusters change from batch to batch."""
+    torch.manual_seed(0)
+    layer = AdaptiveSoftmax(CONFIG)
+    compiled = torch.compile(layer, backend="eager")
+    for targets in (TARGETS, TARGETS.flip(0)[:7], torch.arange(10)):
+        hidden = torch.randn(len(targets), 32, requires_grad=True)
+        losses = [f(hidden, targets).loss for f in (layer, compiled)]
+        eager, found = [torch.autograd.grad(loss, hidden)[0] for loss in losses]
+        assert torch.equal(*losses) and torch.equal(eager, found)

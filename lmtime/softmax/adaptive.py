@@ -164,6 +164,7 @@ class AdaptiveSoftmax(OutputLayer):
         weight = self.weight.to(torch.promote_types(self.head.words.weight.dtype, torch.float32))
         return _masked(weight.index_select(0, known), ignored)
 
+    @torch.compiler.disable  # sizes of clusters are known to the host alone; see `capacity`
     def _fused_nll(
         self, narrowed: Tensor, plan: Plan, share: float | Tensor | None
     ) -> tuple[Tensor, Tensor | None]:

@@ -69,7 +69,7 @@ def band_backward(
 ) -> tuple[Tensor | None, list[Tensor | None]]:
     """The gradient of the rows, and those of projection, words, clusters and bias.
 
-    scale: (n, 1), what arrives for each token, or () for all. wants: which of the five. totals:
+    scale: (n, 1), what arrives for each token, or (1, 1) for all. wants: which of the five. totals:
     gradients of the tensors from other rows; they are added.
     """
     rows, narrow, residual = kept

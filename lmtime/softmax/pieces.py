@@ -38,14 +38,14 @@ def new_terms(hidden: Tensor, plan: Plan) -> Tensor:
 
 
 def scales_of(gradient: Tensor, plan: Plan, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """What reaches so many rows each of the head, then of the tails: (n, 1), or () for all alike.
+    """What reaches so many rows each of the head, then of the tails: (n, 1), or (1, 1) for all.
 
     gradient: () or (n_tokens,); ignored tokens get 0, for of a mean over no token it is infinite.
     """
     if plan.ignored is not None:
         gradient = gradient.expand(plan.n_tokens).masked_fill(plan.ignored, 0.0)
     if gradient.dim() == 0:
-        return [gradient] * len(sizes)
+        return [gradient.view(1, 1)] * len(sizes)  # of no dimension it takes no part in the type
     rows = torch.cat([gradient, gradient.index_select(0, plan.rows)])
     return rows.unsqueeze(1).split_with_sizes(sizes)
 
