@@ -1,5 +1,6 @@
 """What the fused adaptive softmax does and keeps: operators, waits, products, memory."""
 
+import copy
 import math
 
 import pytest
@@ -185,3 +186,12 @@ def test_a_compiled_layer_gives_what_the_eager_one_gives():
         losses = [f(hidden, targets).loss for f in (layer, compiled)]
         eager, found = [torch.autograd.grad(loss, hidden)[0] for loss in losses]
         assert torch.equal(*losses) and torch.equal(eager, found)
+
+
+def test_a_copy_looks_words_up_on_its_own_device(tmp_path):
+    layer = AdaptiveSoftmax(CONFIG)
+    layer.plan(TARGETS)
+    torch.save(layer, path := tmp_path / "layer.pt")
+    for copied in (torch.load(path, map_location="meta", weights_only=False), copy.deepcopy(layer)):
+        assert copied._lookups == {} and layer._lookups
+        assert torch.equal(copied.plan(TARGETS).targets, layer.plan(TARGETS).targets)

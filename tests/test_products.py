@@ -116,9 +116,12 @@ def test_who_multiplies(shape, turned, taken, runs_pay):
     assert operators(careful, rows, right.t())[:1] == [wanted]
 
 
+@needs_onednn
 @pytest.mark.parametrize("multiply", [careful, onednn])
-def test_only_fp32_without_gaps_is_not_left_to_torch(multiply):
+def test_only_fp32_without_gaps_is_not_left_to_torch(multiply, monkeypatch):
+    monkeypatch.setattr(runs, "pay", lambda: True)
     rows, weight = operands(64, 128, 2002)
+    assert operators(multiply, rows, weight) == [ONEDNN]
     for dtype in (torch.float64, torch.bfloat16):
         assert operators(multiply, rows.to(dtype), weight.to(dtype)) == ["aten::mm"]
     with torch.backends.mkldnn.flags(enabled=False):
@@ -128,7 +131,7 @@ def test_only_fp32_without_gaps_is_not_left_to_torch(multiply):
 
 
 @pytest.mark.parametrize("multiply", [blas, careful, onednn])
-def test_a_bias_is_added_to_each_row(multiply):
+def test_a_bias_is_added_to_each_row(multiply, runs_pay):
     rows, weight = operands(64, 128, 300)
     bias = torch.arange(300.0)
     wanted = rows.double() @ weight.double().t() + bias

@@ -37,7 +37,7 @@ class AdaptiveSoftmax(OutputLayer):
     The mass of label smoothing goes to all words of the vocabulary alike, which costs the scores
     of a full softmax. words: vectors that another layer has too, one table a band (`band_shapes`).
     fast_products: in fp32 on a CPU take oneDNN wherever it is faster at all, and for long sums too,
-    which err about twice as much.
+    which err about twice as much; but for the gradients of the weights.
     """
 
     def __init__(
@@ -117,6 +117,10 @@ class AdaptiveSoftmax(OutputLayer):
                 uniform = mean_nll(self.all_log_prob(rows), self.weight)
             loss = self.loss(nll, uniform, flat, self.weight).loss
         return shaped_like(targets, nll, loss)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what can be looked up anew, on whatever device the copy is."""
+        return super().__getstate__() | {"_lookups": {}}
 
     def plan(self, targets: Tensor) -> Plan:
         """The tokens of (...) int64 targets by cluster, on their device; on a GPU the host waits.

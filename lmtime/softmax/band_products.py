@@ -27,7 +27,7 @@ def band_forward(
     """The narrowed rows, (n, width), and the softmax, (n, n_entries), of a band.
 
     rows: (n, input_size), index: (n, 1) targets as entries of the band. terms, (3, n, 1), is filled
-    for `log_likelihood`.
+    for `log_likelihood_`.
     """
     target_score, largest_score, largest_prob = terms.unbind()
     narrow = rows if band.projection is None else multiply(rows, band.projection)
@@ -44,7 +44,7 @@ def band_forward(
     return narrow, values.narrow(1, 0, band.n_entries) if has_room else values
 
 
-def log_likelihood(terms: Tensor) -> Tensor:
+def log_likelihood_(terms: Tensor) -> Tensor:
     """Of the target of each row, (n, 1), in place of its score.
 
     terms: (3, n, 1), scores of the target and of the likeliest entry, and how likely that is: it

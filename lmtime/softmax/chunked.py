@@ -29,7 +29,7 @@ class ChunkedSoftmax(OutputLayer):
     memory_bytes: for the fp32 logits of a chunk; at least `min_rows` rows are taken in any case,
     since each chunk reads the weights twice, and reads and writes their gradient.
     fast_products: in fp32 on a CPU take oneDNN wherever it is faster at all, and for long sums too,
-    which err about twice as much.
+    which err about twice as much; but for the gradients of the weights.
     Under autocast the products run in its type, otherwise in that of the weights.
 
     Not `F.linear_cross_entropy` of torch 2.13: with all targets ignored its mean has gradients nan;

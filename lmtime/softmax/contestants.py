@@ -131,7 +131,7 @@ def _planned(name: str, task: Task) -> Contestant:
 
 
 def _fast(name: str, task: Task) -> Contestant:
-    """Long sums by oneDNN too."""
+    """By oneDNN on every CPU, long sums too."""
     return replace(_of_shape(name, task, task.config, fast_products=True), same_as=ADAPTIVE)
 
 

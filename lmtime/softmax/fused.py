@@ -25,7 +25,7 @@ from lmtime.softmax.band_products import (
     Kept,
     band_backward,
     band_forward,
-    log_likelihood,
+    log_likelihood_,
     no_autocast,
     subtract_one_hot_,
     zeros,
@@ -43,7 +43,8 @@ class AdaptiveNLL(torch.autograd.Function):
 
     All tensors have one floating-point type; nll: (n_tokens,), fp32 at least, 0 where ignored.
     share: of each token's nll in the loss, one number or (n_tokens,); None: there is no loss.
-    learns: whether there will be a backward pass; multiply: of all products but the scores.
+    learns: whether there will be a backward pass; multiply: for all products but
+    the gradients of the weights.
     """
 
     @staticmethod
@@ -121,7 +122,7 @@ def _whole(
         bands, inputs, targets, terms.split_with_sizes(sizes, 1), strict=True
     ):
         kept += band_forward(multiply, band, rows, index, part) if rows.shape[0] else (None, None)
-    log_prob = log_likelihood(terms)
+    log_prob = log_likelihood_(terms)
     for residual, index, less_one in zip(
         kept[1::2], targets, log_prob.expm1().split_with_sizes(sizes), strict=True
     ):

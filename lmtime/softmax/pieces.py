@@ -16,7 +16,7 @@ from lmtime.softmax.band_products import (
     Kept,
     band_backward,
     band_forward,
-    log_likelihood,
+    log_likelihood_,
     no_autocast,
     subtract_one_hot_,
     zeros,
@@ -75,9 +75,9 @@ def in_pieces(
             else:
                 rows = hidden.index_select(0, tokens)
             narrow, residual = band_forward(multiply, bands[i], rows, index, own_terms)
-            log_prob = log_likelihood(own_terms)
+            own_log_prob = log_likelihood_(own_terms)
             if scale is not None:
-                subtract_one_hot_(residual, index, log_prob.expm1())
+                subtract_one_hot_(residual, index, own_log_prob.expm1())
                 kept = Kept(rows, narrow, residual)
                 of_rows, grads[i] = band_backward(
                     multiply, bands[i], kept, scale, wants[i], grads[i]

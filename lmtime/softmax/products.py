@@ -44,7 +44,7 @@ def blas(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def careful(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The same, by oneDNN where it is much faster and errs no more. Autograd does not see it."""
-    if _knows(left, weight) and runs.pay():
+    if _leads(left, weight):
         sizes = *left.shape, weight.shape[0]
         if is_short(*sizes) or is_of_few_rows(*sizes):
             return runs.linear(left, weight, bias)
@@ -63,7 +63,7 @@ def onednn(left: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def gradient_of_weights(of_scores: Tensor, rows: Tensor, total: Tensor | None = None) -> Tensor:
     """total + (n, n_words) transposed @ (n, width), in place of a total; as exact as torch's."""
     (n_tokens, n_words), width = of_scores.shape, rows.shape[1]
-    if rows.is_contiguous() and _knows(of_scores, rows) and runs.pay():
+    if rows.is_contiguous() and _leads(of_scores, rows):
         if total is None and is_short_gradient(n_words, n_tokens, width):
             return runs.linear(of_scores.t(), rows.t())
         if is_gradient_in_runs(n_tokens, width):
@@ -78,11 +78,12 @@ def scores_of(
 
     matrices: each (some entries, width). One that oneDNN multiplies at once needs no room.
     """
-    if len(matrices) == 1 and multiply is not blas:
+    if len(matrices) == 1:
         (weight,) = matrices
-        short = is_short(*narrow.shape, weight.shape[0])
-        if multiply is onednn or (short and _knows(narrow, weight) and runs.pay()):
-            return multiply(narrow, weight, bias)
+        if multiply is onednn:
+            return onednn(narrow, weight, bias)
+        if is_short(*narrow.shape, weight.shape[0]) and _leads(narrow, weight):
+            return runs.linear(narrow, weight, bias)
     return in_lines(narrow, matrices, bias)
 
 
@@ -92,7 +93,7 @@ def in_lines(narrow: Tensor, matrices: Sequence[Tensor], bias: Tensor | None) ->
     n_entries = sum(sizes)
     room = room_in_row(n_entries, narrow.dtype.itemsize)
     large = len(matrices) == 1 and is_in_runs(*narrow.shape, n_entries)
-    if large and _knows(narrow, matrices[0]) and matrices[0].is_contiguous() and runs.pay():
+    if large and matrices[0].is_contiguous() and _leads(narrow, matrices[0]):
         lines = runs.scores_in_runs(narrow, matrices[0], room)
     else:
         lines = narrow.new_empty(narrow.shape[0], n_entries + room)
@@ -109,6 +110,11 @@ def in_lines(narrow: Tensor, matrices: Sequence[Tensor], bias: Tensor | None) ->
 def multiply_by(fast_products: bool) -> Multiply:
     """What a layer with this option takes for all products but the gradients of its weights."""
     return onednn if fast_products else careful
+
+
+def _leads(left: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN has a product of these, on a CPU where it is much faster."""
+    return _knows(left, weight) and runs.pay()
 
 
 def _knows(left: Tensor, weight: Tensor) -> bool:
